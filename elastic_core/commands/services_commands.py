@@ -125,10 +125,12 @@ def rotate_secrets(
     """Make new signing secrets while jobs run."""
     chosen = tuple(names or SIGNING)
     settings = Settings()
-    rotate(settings, chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
+    made = rotate(settings, chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
     until = "those before count no more" if at_once else f"those before count for {overlap_hours:g} h more"
-    typer.echo(f"new: {', '.join(chosen)}; {until}")
-    _put_on_record(settings, f"{', '.join(chosen)}; {until}")
+    if left := [name for name in chosen if name not in made]:
+        typer.echo(f"left as it is, since the one before still counts: {', '.join(left)}")
+    typer.echo(f"new: {', '.join(made)}; {until}")
+    _put_on_record(settings, f"{', '.join(made)}; {until}")
     typer.echo("Airflow's services sign with the ones before until `elastic down` and `elastic up`")
 
 

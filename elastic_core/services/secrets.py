@@ -52,35 +52,50 @@ def ensure_secrets(settings: Settings) -> None:
         )
 
 
-def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds: float) -> None:
+def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds: float) -> tuple[str, ...]:
     """Make new secrets in the place of these; those before count for `overlap_seconds` more, none for 0.
 
-    Their users see the change by themselves (`KeyFile`), or when they start anew. Raises `UserError` for a secret that
-    is not one of `SIGNING`, and for one whose secret before still counts: only one is kept, and what was signed with it
-    would be refused at once.
+    Returns which were made. One whose secret before still counts is left as it is, since only one is kept, and what was
+    signed with it would be refused at once: asked again after it was broken off, it goes on with the rest. Users of a
+    secret see the change by themselves (`KeyFile`), or when they start anew. Raises `UserError` for a secret that is
+    none of `SIGNING`, and where all are left.
     """
+    left: dict[str, float] = {}
     for name in names:
         if name not in SIGNING:
             raise UserError(
                 f"{name!r} is not a secret that can be rotated while jobs run; those are {', '.join(SIGNING)}. For the "
                 "others: `elastic down`, remove the file, `elastic up`"
             )
-        path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
-        if not path.exists():
-            raise UserError(f"there is no secret {path} yet: `elastic up` makes it")
-        if overlap_seconds and before.exists() and now < (until := float(before.read_text().partition("\n")[0])):
-            raise UserError(
-                f"the secret before the {name!r} of now counts for {(until - now) / 3600:.1f} h more, and what it "
-                "signed would be refused. Rotate again after that, or with --at-once: processes that still use it are "
-                "refused then, and their jobs go on from their last checkpoints"
-            )
-    for name in names:
+        if not settings.secret_file(name).exists():
+            raise UserError(f"there is no secret {settings.secret_file(name)} yet: `elastic up` makes it")
+        if overlap_seconds and (more := _overlap(settings, name) - now) > 0:
+            left[name] = more
+    if left and len(left) == len(names):
+        name, more = next(iter(left.items()))
+        raise UserError(
+            f"the secret before the {name!r} of now counts for {more / 3600:.1f} h more, and what it signed would be "
+            "refused. Rotate again after that, or with --at-once: processes that still use it are refused then, and "
+            "their jobs go on from their last checkpoints"
+        )
+    made = tuple(name for name in names if name not in left)
+    for name in made:
         path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
         if overlap_seconds:
             write_secret(before, f"{now + overlap_seconds:.0f}\n{path.read_text().strip()}")
         else:
             before.unlink(missing_ok=True)
         write_secret(path, secrets.token_urlsafe(48))
+    return made
+
+
+def _overlap(settings: Settings, name: str) -> float:
+    """Until when the secret before counts; 0 where it is the one of now (its rotation was broken off), or none."""
+    before = settings.secret_file(name + BEFORE)
+    if not before.exists():
+        return 0.0
+    until, _, secret = before.read_text().partition("\n")
+    return 0.0 if secret.strip() == read_secret(settings, name) else float(until)
 
 
 def write_secret(path: Path, value: str) -> None:

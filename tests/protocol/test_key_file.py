@@ -74,6 +74,25 @@ def test_at_once_means_that_the_secret_before_counts_no_more(home: Settings) -> 
     assert not home.secret_file("trainer.before").exists()
 
 
+@pytest.mark.parametrize("broken_off", ["after the first one", "within the first one"])
+def test_a_rotation_that_was_broken_off_goes_on_with_what_is_left_when_it_is_asked_for_again(
+    home: Settings, broken_off: str
+) -> None:
+    if broken_off == "after the first one":
+        rotate(home, ["control"], 1000.0, HOUR)
+    else:
+        home.secret_file("control.before").write_bytes(b"4600\n" + CONTROL_SECRET)
+    control, want = home.secret_file("control").read_bytes(), ("trainer",)
+    if broken_off == "within the first one":
+        want = ("control", "trainer")
+    assert rotate(home, ["control", "trainer"], 1060.0, HOUR) == want
+    assert home.secret_file("trainer.before").read_bytes() == b"4660\n" + TRAINER_SECRET
+    assert (home.secret_file("control").read_bytes() == control) is ("control" not in want)
+    assert home.secret_file("control.before").read_bytes().endswith(b"\n" + CONTROL_SECRET)
+    with pytest.raises(UserError, match=r"counts for 1\.0 h more"):
+        rotate(home, ["control", "trainer"], 1061.0, HOUR)
+
+
 def test_new_files_are_their_users_alone_and_no_secret_is_the_one_before(home: Settings) -> None:
     rotate(home, ["control", "trainer"], 1000.0, HOUR)
     for name in ("control", "control.before", "trainer", "trainer.before"):
