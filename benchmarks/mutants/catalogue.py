@@ -1,13 +1,14 @@
 """The mutants: what is broken, where, of which invariant, and what has to notice.
 
 Here are those of the nine invariants in docs/design/invariants.md, by their numbers; `asked_for` has those of what
-people ask for, which no simulated life does.
+people ask for, `doors` those of who is let in: no simulated life has either.
 """
 # ruff: noqa: E501 - code is quoted as it stands
 
 from __future__ import annotations
 
 from benchmarks.mutants.asked_for import ASKED, FORKS, RULES, TIME
+from benchmarks.mutants.doors import DOORS
 from benchmarks.mutants.mutant import Mutant
 from benchmarks.mutants.mutant import edited as _one
 
@@ -272,7 +273,7 @@ _OF_INVARIANTS = (
         "tests/control/test_contract.py",
     ),
 )  # fmt: skip
-MUTANTS = (*_OF_INVARIANTS, *FORKS, *ASKED, *RULES, *TIME)
+MUTANTS = (*_OF_INVARIANTS, *FORKS, *ASKED, *RULES, *TIME, *DOORS)
 
 
 def by_name(name: str) -> Mutant:

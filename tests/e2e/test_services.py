@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
 from elastic_core.host.process import ProcessId
-from elastic_core.services.secrets import read_secret
+from elastic_core.services.secrets import admin_password, read_secret
 from elastic_core.services.supervision.marks import of_program
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
@@ -29,9 +31,19 @@ SERVICES = ("postgres", "api-server", "mlflow", "tracker", "scheduler", "dag-pro
 
 
 def secrets(platform: Platform) -> list[str]:
-    """Every secret of the home; of a database's address its password."""
+    """Every secret of the home; of a database's address its password, of a file of passwords each."""
     texts = [path.read_text().strip() for path in platform.settings.secret_file("").iterdir()]
-    return [text for text in texts if "://" not in text and "{" not in text]
+    return sorted({secret for text in texts for secret in secrets_in(text)})
+
+
+def secrets_in(text: str) -> list[str]:
+    """Those of a file's content."""
+    if text.startswith("{"):
+        return [str(password) for password in json.loads(text).values()]
+    if "://" in text:
+        return [password] if (password := urlsplit(text).password) else []
+    until, _, before = text.partition("\n")
+    return [before if until.isdigit() else text]
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -103,6 +115,7 @@ def test_services_listen_on_loopback_only(platform: Platform) -> None:
 def test_no_secret_is_on_a_command_line_or_in_a_log(platform: Platform) -> None:
     hidden = secrets(platform)
     assert len(hidden) >= 8
+    assert admin_password(platform.settings) in hidden
     lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in platform.processes()]
     logs = [path for folder in ("logs", "airflow", "services") for path in (platform.home / folder).rglob("*")]
     texts = lines + [content(path).decode(errors="replace") for path in logs if path.is_file()]

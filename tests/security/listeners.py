@@ -41,7 +41,7 @@ def knock_as_nobody(
     those: Sequence[Listener], folder: Path, namespace: str | None = None
 ) -> dict[Listener, bytes | None]:
     """What each says to a process of another Unix user (of ours, if we are not root) that sends `KNOCK`, from that
-    network namespace if one is named. None where there is no connection.
+    network namespace if one is named. None where there is no connection; b"" of who is silent, as UDP may be.
     """
     log = folder / "stranger"
     assert forked.join([forked.start(_knock, [(a.kind, a.host, a.port) for a in those], namespace, log=log)]) == [0]
@@ -89,11 +89,15 @@ def _knock(those: Sequence[tuple[str, str, int]], namespace: str | None) -> int:
 
 
 def _say(kind: str, host: str, port: int) -> str | None:
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET6 if ":" in host else socket.AF_INET
     heard = b""
-    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as stranger:
+    with socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as stranger:
         stranger.settimeout(2)
         try:
             stranger.connect(host.replace("@", "\0", 1) if kind == "unix" else (host, port))
+            if kind == "udp":
+                stranger.send(KNOCK[:1024])
+                return _answer_to_datagram(stranger)
         except OSError:
             return None
         with suppress(OSError):
@@ -101,3 +105,11 @@ def _say(kind: str, host: str, port: int) -> str | None:
             while more := stranger.recv(4096):
                 heard += more
     return heard.hex()
+
+
+def _answer_to_datagram(stranger: socket.socket) -> str:
+    """Raises `OSError` where the kernel says that nobody is there."""
+    try:
+        return stranger.recv(4096).hex()
+    except TimeoutError:
+        return ""

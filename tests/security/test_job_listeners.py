@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,42 @@ def test_every_listener_of_a_two_rank_job_is_of_this_host_and_refuses_strangers(
     assert os.getuid() != 0 or answers[store[0]] is None
     heard = [answer for answer in answers.values() if answer is not None]
     assert {len(answer) for answer in heard} <= {0, NONCE}  # the cache server's: a nonce, and then no more
+
+
+KINDS = [
+    (kind, family) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) for family in (socket.AF_INET, socket.AF_INET6)
+]
+
+
+@pytest.mark.parametrize(("kind", "family"), KINDS)
+@pytest.mark.parametrize("says", [b"come in", b""])
+def test_a_stranger_hears_what_any_kind_of_listener_says(
+    tmp_path: Path, kind: socket.SocketKind, family: socket.AddressFamily, says: bytes
+) -> None:
+    """Else those that no stranger could knock at would count as refusing."""
+    with socket.socket(family, kind) as server:
+        server.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        threading.Thread(target=answer, args=(server, says), daemon=True).start()
+        (found,) = [at for at in listeners([os.getpid()]) if at.port == server.getsockname()[1]]
+        assert knock_as_nobody([found], tmp_path) == {found: says}
+
+
+def answer(server: socket.socket, says: bytes) -> None:
+    if server.type == socket.SOCK_STREAM:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(says)
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(5)
+            with suppress(OSError):
+                while connection.recv(4096):
+                    pass
+        return
+    _, stranger = server.recvfrom(4096)
+    if says:
+        server.sendto(says, stranger)
 
 
 def test_the_token_of_a_group_is_readable_by_its_user_alone(home: Path, ledger_url: str) -> None:

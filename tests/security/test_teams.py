@@ -214,6 +214,27 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
                 assert [(job.job_id, job.state) for job in control.jobs()] == before
 
 
+EXAMPLES = {"job_id": "anns", "decision_id": "1", "name": "of-anns"}
+SLOW = ("/replay", "/whatif")  # answered by processes: one role shows that they look too
+OF_AIRFLOW = ("/ui/overview",)  # answered with what Airflow's database says, which is not here
+
+
+def test_every_route_that_looks_lets_in_whoever_may_look_and_nobody_else(app: FastAPI, client: httpx.Client) -> None:
+    looking = sorted(
+        route.path
+        for route in app.routes
+        if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api")) and "GET" in route.methods
+    )
+    assert {"/api/v1/jobs/{job_id}", "/api/v1/audit", "/api/v1/nodes", "/api/v1/decisions/{decision_id}"} < set(looking)
+    for path in looking:
+        address = path.format(**EXAMPLES)
+        assert client.get(address).status_code == 401, path
+        looks = [name for name in ROLES if name and path not in OF_AIRFLOW]
+        for who in looks[:1] if path.endswith(SLOW) else looks:
+            status = client.get(address, headers={"x-user": who}).status_code
+            assert status not in (401, 403), (path, who)
+
+
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "check_attach": {"job_id": "bens"},
     "cancel": {"job_id": "bens", "reason": "enough"},
