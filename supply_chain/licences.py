@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, Pinned, pinned
+from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, TOOLS, Pinned, pinned
 
 PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
@@ -67,6 +67,20 @@ def licence_beside(package: Pinned) -> str:
     return (RAY | ADAPTERS | CUDA).get(package.normal_name, "NVIDIA's own terms: see its page on PyPI")
 
 
+def licence_of_tool(package: Pinned) -> str | None:
+    """Of a package of a tools' lock, where another version of it is installed here; None where nothing is known."""
+    try:
+        return licence(package.name)
+    except ValueError:
+        return None
+
+
+def _tools() -> str:
+    tools = {(p.name, p.version): p for lock in TOOLS for p in pinned(lock)}
+    said = [(f"{name} {version}", licence_of_tool(tools[name, version])) for name, version in sorted(tools)]
+    return ", ".join(f"{one} ({words})" if words else one for one, words in said)
+
+
 def page() -> str:
     rows = [f"| {p.name} | {p.version} | {licence(p.name)} |" for p in pinned(LOCK)]
     ray = ", ".join(f"{p.name} {p.version} ({RAY[p.normal_name]})" for p in pinned(RAY_LOCK))
@@ -94,6 +108,13 @@ def page() -> str:
             "## With Hugging Face's Trainer and Lightning (`make adapters`)",
             "",
             f"{adapters}.",
+            "",
+            "## Tools (`make lock`, `make audit`, `make docs`, `make kubernetes-check`)",
+            "",
+            "In environments of their own; nothing of the platform runs in them, nor are they part of what is built. "
+            "Without a licence here: see the package's page on PyPI.",
+            "",
+            f"{_tools()}.",
             "",
         ]
     )

@@ -10,6 +10,9 @@ ROOT = Path(__file__).parents[1]
 LOCK, CUDA_LOCK = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
 RAY_LOCK, ADAPTERS_LOCK = ROOT / "requirements-ray.lock", ROOT / "requirements-adapters.lock"
 BESIDE = (CUDA_LOCK, RAY_LOCK, ADAPTERS_LOCK)  # installed where they are asked for; no package of theirs is in LOCK
+TOOLS = tuple(
+    sorted((ROOT / "supply_chain").glob("*.lock"))
+)  # of environments of their own, which nothing here runs in
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\]+)\s*\\?$")
 _HASH = re.compile(r"^    --hash=sha256:(?P<digest>[0-9a-f]{64})\s*\\?$")
 

@@ -1,9 +1,10 @@
 """`python -m supply_chain.sbom FILE`: a bill of materials of what runs, in CycloneDX 1.6 (JSON).
 
 Every package of requirements.lock with its version, licence, package URL, the hashes of its files, and what it needs of
-the others; and, as optional ones, those of the locks beside it (CUDA, Ray, adapters), of which it does not say what
-they need: they need not be installed here. The same locks give the same file: it has no time and no random serial
-number.
+the others; as optional ones, those of the locks beside it (CUDA, Ray, adapters); and as excluded ones, which is
+CycloneDX's word for what does not run with the rest, those of the tools' locks. Of both it does not say what they need,
+since they need not be installed here; a tool's licence is there where it is known. The same locks give the same file:
+it has no time and no random serial number.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from supply_chain.licences import licence, licence_beside
-from supply_chain.lock_files import BESIDE, LOCK, Pinned, pinned
+from supply_chain.licences import licence, licence_beside, licence_of_tool
+from supply_chain.lock_files import BESIDE, LOCK, TOOLS, Pinned, pinned
 
 
 def bill_of_materials() -> dict[str, Any]:
     packages = pinned(LOCK)
     known = {package.normal_name: _reference(package) for package in packages}
     beside = [package for lock in BESIDE for package in pinned(lock)]
+    runs = {_reference(package) for package in (*packages, *beside)}
+    tools = {_reference(package): package for lock in TOOLS for package in pinned(lock)}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -39,6 +42,7 @@ def bill_of_materials() -> dict[str, Any]:
         "components": [
             *(_component(package, licence(package.name), "required") for package in packages),
             *(_component(package, licence_beside(package), "optional") for package in beside),
+            *(_component(tools[ref], licence_of_tool(tools[ref]), "excluded") for ref in sorted(tools.keys() - runs)),
         ],
         "dependencies": [
             {"ref": "elastic-airflow", "dependsOn": sorted(known.values())},
@@ -47,7 +51,7 @@ def bill_of_materials() -> dict[str, Any]:
     }
 
 
-def _component(package: Pinned, said: str, scope: str) -> dict[str, Any]:
+def _component(package: Pinned, said: str | None, scope: str) -> dict[str, Any]:
     return {
         "type": "library",
         "scope": scope,
@@ -55,7 +59,7 @@ def _component(package: Pinned, said: str, scope: str) -> dict[str, Any]:
         "name": package.name,
         "version": package.version,
         "purl": _reference(package),
-        "licenses": [{"license": {"name": said}}],
+        **({"licenses": [{"license": {"name": said}}]} if said else {}),
         # A package has a file for each platform, and a component one hash of an algorithm: they are distributions.
         "externalReferences": [
             {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supply_chain import licences, sbom
-from supply_chain.lock_files import ADAPTERS_LOCK, BESIDE, LOCK, RAY_LOCK, ROOT, pinned
+from supply_chain.lock_files import ADAPTERS_LOCK, BESIDE, LOCK, RAY_LOCK, ROOT, TOOLS, pinned
 
 INSTALLED = (LOCK, *BESIDE)
 
@@ -32,10 +32,11 @@ def test_the_bill_of_materials_holds_every_package_with_its_licence_and_its_hash
     sbom.main(path)
     bill = json.loads(path.read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    components = {component["name"]: component for component in bill["components"]}
+    runs = [component for component in bill["components"] if component["scope"] != "excluded"]
+    components = {component["name"]: component for component in runs}
     packages = {package.name: (package, lock) for lock in INSTALLED for package in pinned(lock)}
     assert components.keys() == packages.keys()
-    assert len(bill["components"]) == len(components), "none is there twice"
+    assert len(runs) == len(components), "none is there twice"
     for name, (package, lock) in packages.items():
         assert components[name]["version"] == package.version
         files = components[name]["externalReferences"]
@@ -44,9 +45,24 @@ def test_the_bill_of_materials_holds_every_package_with_its_licence_and_its_hash
         assert components[name]["scope"] == ("required" if lock == LOCK else "optional")
 
 
+def test_the_bill_holds_every_tool_as_none_that_runs() -> None:
+    components = sbom.bill_of_materials()["components"]
+    references = [component["bom-ref"] for component in components]
+    assert len(references) == len(set(references)), "none is there twice"
+    tools = {sbom._reference(package): package for lock in TOOLS for package in pinned(lock)}
+    assert tools.keys() <= set(references)
+    excluded = {component["bom-ref"]: component for component in components if component["scope"] == "excluded"}
+    assert excluded.keys() == tools.keys() - {one["bom-ref"] for one in components if one["scope"] != "excluded"}
+    for reference, component in excluded.items():
+        hashes = [file["hashes"][0]["content"] for file in component["externalReferences"]]
+        assert hashes == list(tools[reference].hashes)
+    page = licences.PAGE.read_text()
+    assert [one for one in tools.values() if f"{one.name} {one.version}" not in page] == []
+
+
 def test_the_bill_says_what_each_package_of_the_lock_needs() -> None:
     bill = sbom.bill_of_materials()
-    purls = {component["name"]: component["purl"] for component in bill["components"]}
+    purls = {one["name"]: one["purl"] for one in bill["components"] if one["scope"] != "excluded"}
     needs = {entry["ref"]: entry["dependsOn"] for entry in bill["dependencies"]}
     assert needs.keys() == {"elastic-airflow"} | {purls[package.name] for package in pinned(LOCK)}
     assert purls["httpcore"] in needs[purls["httpx"]]
