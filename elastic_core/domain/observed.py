@@ -51,7 +51,7 @@ class Observation:
     global_batch: int
     local_batch: int
     accumulation: int
-    step_seconds: float
+    step_seconds: float  # 0.0 where it is not known: weights are averaged at an interval, and none is over yet
     sync_seconds: float
     samples_per_second: float
     loss: float

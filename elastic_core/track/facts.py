@@ -46,13 +46,13 @@ def curve_points(observation: Observation, placed: PlacedFigures | None = None) 
         "learning_rate": observation.learning_rate,
         "samples": observation.samples,
         "epoch": observation.epoch,
-        "step_seconds": observation.step_seconds,
-        "sync_seconds": observation.sync_seconds,
         "samples_per_second": observation.samples_per_second,
         "global_batch": observation.global_batch,
         "slots": observation.num_slots,
         "memory_bytes": observation.memory_bytes,
     }
+    if observation.step_seconds > 0:
+        values |= {"step_seconds": observation.step_seconds, "sync_seconds": observation.sync_seconds}
     if observation.progress is not None and observation.gain is not None:
         values |= {"progress": observation.progress, "gain": observation.gain}
     if observation.grad_sqr and observation.grad_var is not None:

@@ -18,6 +18,7 @@ from elastic_core.protocol.exchange_words import fallback_words
 from elastic_core.protocol.process_groups import FORK, ForkPoint
 from elastic_core.settings import Settings
 from elastic_core.spec.parts.job_group import Group
+from elastic_core.track.facts import curve_points
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from elastic_core.track.segment_facts import checkpoint_of
@@ -77,6 +78,12 @@ def test_the_choice_of_an_exchange_is_a_tag_of_its_attempt_and_job_and_its_figur
     for run in (attempt, job_run(client, story)):
         assert run.data.tags["elastic.exchange"] == "bytegrad on 2 slots: 0.4 s and 25 MB a step"
     assert points(client, attempt, "exchange/bytegrad/measured_seconds") == [(8, 0.4)]
+
+
+def test_an_observation_that_knows_no_step_time_yet_has_no_point_of_it():
+    untimed = replace(observation(8, 1), step_seconds=0.0, sync_seconds=0.0)
+    told, known = ({point.key for point in curve_points(each)} for each in (untimed, observation(8, 1)))
+    assert known - told == {"step_seconds", "sync_seconds"}
 
 
 def test_the_jobs_of_a_sweep_are_runs_of_one_experiment_that_say_what_was_tried(client):

@@ -142,6 +142,10 @@ class Comm(BaseModel):
     def steps_between_averages(self) -> int:
         return self.interval or _INTERVAL
 
+    def steps_of(self, algorithm: str) -> int:
+        """In which an algorithm, which may be in force by choice, exchanges once."""
+        return self.steps_between_averages if algorithm in _AT_AN_INTERVAL else 1
+
     @property
     def averages(self) -> bool:
         """Weights are averaged, and no gradient of the whole batch is known."""

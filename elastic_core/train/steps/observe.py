@@ -1,6 +1,10 @@
 """From steps to observations: medians over the steps since the last report; means where weights are averaged, which
 is not at every step.
 
+Where they are averaged at an interval, times are means over whole intervals, the latest, back beyond the last report
+where that is needed: most reports of a few steps hold no average, and would have a step look as if averages took no
+time. Until a whole interval has passed a report has no times.
+
 The first step of a start, and of another batch or exchange, is left out: it pays for warming up (allocator, buckets,
 caches) and would teach the throughput models nonsense. Where the same processes go on with the same allocation, none
 is. Noise estimates are unbiased but wild, so those are averaged.
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -47,13 +52,19 @@ class StepFacts:
 class Observer:
     """Collects steps and says when a report is due."""
 
-    def __init__(self, allocation: Allocation, dataset_samples: int, warm: bool = False) -> None:
-        """`warm`: the next step pays for no warming up."""
+    def __init__(
+        self, allocation: Allocation, dataset_samples: int, interval: int = 1, before: Observer | None = None
+    ) -> None:
+        """`interval`: steps, of which one exchange serves all. `before`: of the same processes and allocation, so that
+        the next step pays for no warming up."""
         self.allocation = allocation
         self._dataset_samples = dataset_samples
+        self._interval = interval
+        earlier = [*before._earlier, *before._steps] if before is not None else []
+        self._earlier: deque[StepFacts] = deque(earlier, maxlen=interval - 1)  # than the last report
         self._steps: list[StepFacts] = []
         self.metrics: dict[str, float] = {}  # logged since the last report
-        self.warm = warm
+        self.warm: bool = before is not None and before.warm
         self._since = time.monotonic()
 
     def add(self, facts: StepFacts) -> None:
@@ -78,13 +89,28 @@ class Observer:
         steps, self._steps = self._steps, []
         metrics, self.metrics = self.metrics, {}
         self._since = time.monotonic()
-        return summarise(steps, self.allocation, self._dataset_samples, metrics) if steps else None
+        if not steps:
+            return None
+        timed = self._whole_intervals(steps)
+        self._earlier.extend(steps)
+        return summarise(steps, timed, self.allocation, self._dataset_samples, metrics)
+
+    def _whole_intervals(self, steps: list[StepFacts]) -> list[StepFacts]:
+        """The latest steps in whole intervals: these and a few before them, or fewer where no more are known."""
+        known = [*self._earlier, *steps]
+        intervals = min(-(-len(steps) // self._interval), len(known) // self._interval)
+        return known[len(known) - intervals * self._interval :]
 
 
 def summarise(
-    steps: list[StepFacts], allocation: Allocation, dataset_samples: int, metrics: Mapping[str, float]
+    steps: list[StepFacts],
+    timed: list[StepFacts],
+    allocation: Allocation,
+    dataset_samples: int,
+    metrics: Mapping[str, float],
 ) -> Observation:
-    last = steps[-1]
+    """`timed`: the steps whose times are told, none where they are not known yet."""
+    last, told = steps[-1], timed or steps
     noise = [facts.noise for facts in steps if facts.noise is not None]
     types = allocation.counts()
     middle = fmean if averages(allocation.comm) else median
@@ -101,9 +127,9 @@ def summarise(
         global_batch=allocation.global_batch,
         local_batch=max(facts.local_batch for facts in steps),
         accumulation=max(facts.accumulation for facts in steps),
-        step_seconds=middle(facts.step_seconds for facts in steps),
-        sync_seconds=middle(facts.sync_seconds for facts in steps),
-        samples_per_second=sum(facts.batch_samples for facts in steps) / sum(facts.step_seconds for facts in steps),
+        step_seconds=middle(facts.step_seconds for facts in timed) if timed else 0.0,
+        sync_seconds=middle(facts.sync_seconds for facts in timed) if timed else 0.0,
+        samples_per_second=sum(facts.batch_samples for facts in told) / sum(facts.step_seconds for facts in told),
         loss=fmean(facts.loss for facts in steps),
         learning_rate=last.learning_rate,
         grad_sqr=fmean(estimate.sqr for estimate in noise) if noise else None,

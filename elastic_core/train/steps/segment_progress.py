@@ -73,7 +73,7 @@ class Progress:
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
         self._environment = ""  # in words, where it is another than the checkpoint's
         self._guard = DivergenceGuard(context.order, context.group.world)
-        self._open_segment(warm=False)
+        self._open_segment()
 
     @property
     def fraction(self) -> float:
@@ -103,14 +103,14 @@ class Progress:
     def begin(self) -> None:
         """The first step is about to start."""
         self.timings["start"] = time.perf_counter() - self._started_at
-        self._open_segment(warm=False)
+        self._open_segment()
 
     def begin_segment(self) -> None:
         """The next step is the first of a segment in processes that go straight on."""
-        self._open_segment(warm=self._observer.warm and self._observer.allocation == self._allocation)
+        self._open_segment(self._observer if self._observer.allocation == self._allocation else None)
 
-    def _open_segment(self, warm: bool) -> None:
-        self._observer = self._new_observer(warm)
+    def _open_segment(self, before: Observer | None = None) -> None:
+        self._observer = self._new_observer(before)
         self._first = True
         self.began = self.step, self.samples
         self._work_before = self.work
@@ -122,8 +122,10 @@ class Progress:
         self._observer = self._new_observer()
         self._observer.log(logged)
 
-    def _new_observer(self, warm: bool = False) -> Observer:
-        return Observer(self._allocation, self.order.facts.dataset_samples, warm)
+    def _new_observer(self, before: Observer | None = None) -> Observer:
+        allocation = self._allocation
+        interval = self.order.spec.comm.steps_of(allocation.comm) if allocation.num_slots > 1 else 1
+        return Observer(allocation, self.order.facts.dataset_samples, interval, before)
 
     @property
     def _allocation(self) -> Allocation:
