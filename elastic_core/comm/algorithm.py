@@ -29,6 +29,11 @@ class Exchange(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def in_force(self) -> str:
+        """By what the next step exchanges: the exact sum during a warm-up, what was chosen where there is a choice,
+        else the algorithm itself."""
+
     def state_dict(self) -> dict[str, Tensor]:
         """What must survive a checkpoint (error feedback, replicas); empty when every step stands alone."""
 

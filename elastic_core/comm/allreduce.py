@@ -80,6 +80,10 @@ class NcclAllReduce:
         self._started: torch.cuda.Event | None = None
         self._ended: torch.cuda.Event | None = None
 
+    @property
+    def in_force(self) -> str:
+        return self.name
+
     def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
         self._probe, self._weight = probe, weight
         model.register_comm_hook(self, exchange)

@@ -99,6 +99,10 @@ class HookedAlgorithm(ABC):
         self._last_begun = False  # of a step
         self._ending = threading.Lock()  # they may end on threads of the backend
 
+    @property
+    def in_force(self) -> str:
+        return self.name
+
     @abstractmethod
     def reduce(self, buffer: Tensor) -> Tensor:
         """The sum over ranks of a flat bucket; may be done in place. Runs on the exchange thread."""

@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm
-from elastic_core.comm.algorithms import NAMES, averages, averaging_class, create
+from elastic_core.comm.algorithms import NAMES, averages, averaging_class, create, steps_weights
+from elastic_core.comm.optimizers.frozen_adam import thaw
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
@@ -62,6 +63,8 @@ def attach(
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         group = dist.new_group(ranks, timeout, backend=backend, use_local_synchronization=True)
     made = create(algorithm, device, group, warmup_steps=warmup_steps)
+    if not steps_weights(algorithm):
+        thaw(optimizer)
     made.attach(model, weight=1 / dist.get_world_size(group))
     made.follow(optimizer)
     return made

@@ -55,6 +55,10 @@ class WeightAveraging(ABC):
         self._apart = False  # steps were taken since ranks were alike
         self._wait_seconds = 0.0
 
+    @property
+    def in_force(self) -> str:
+        return self.name
+
     def within(self, hierarchy: Hierarchy) -> None:
         """From now on what all ranks average is averaged within nodes first. Before `attach`."""
         self._hierarchy = hierarchy

@@ -7,7 +7,7 @@
 It is linear in g, so that the sum over ranks may be taken of momenta, and compressed with error feedback. What ranks
 exchange is u and not m = u d: momenta in the size of the steps that they make, of which one scale says more; d is the
 same on every rank. All moments stay where Adam keeps them; that the variance is frozen, the option `frozen_at` of the
-parameter groups says: the step after which it was.
+parameter groups says: the step after which it was. Whoever steps by plain Adam again thaws it first.
 
 The model is one vector here, in the order of the optimizer's parameters, where the parameters are. Nothing here talks
 to other ranks.
@@ -22,12 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from elastic_core.errors import UserError
 
 BLOCK = 65_536  # values that are worked on at once: what is between stays in the cache
-_FROZEN = "frozen_at"
+_FROZEN, _THAWED = "frozen_at", "thawed_at"
 _WITHOUT = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
@@ -52,10 +53,9 @@ class FrozenAdam:
         return _FROZEN in self._optimizer.param_groups[0]
 
     @property
-    def steps(self) -> int:
-        """That the optimizer has taken."""
-        states = [self._optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        return int(max((float(state["step"]) for state in states if "step" in state), default=0.0))
+    def warmup_steps(self) -> int:
+        """That the optimizer has taken, since its variance was thawed if it was frozen before."""
+        return _steps(self._optimizer) - int(self._optimizer.param_groups[0].get(_THAWED, 0))
 
     def freeze(self) -> None:
         """From now on the variance stays. An element that never had a gradient has none: it takes the greatest of its
@@ -74,8 +74,9 @@ class FrozenAdam:
         for variance in variances:
             own = float(variance.max()) if variance.numel() else 0.0
             variance.masked_fill_(variance == 0, own or greatest or 1.0)
-        steps = self.steps
+        steps = _steps(self._optimizer)
         for group in self._optimizer.param_groups:
+            group.pop(_THAWED, None)
             group[_FROZEN] = steps
 
     def begin_step(self, ranks: int, weight: float) -> None:
@@ -171,6 +172,41 @@ class _Live:
     decay: float  # Adam's: weights times this are added to the gradient
     ranks: int
     weight: float
+
+
+@torch.no_grad()
+def thaw(optimizer: Optimizer) -> None:
+    """Give plain Adam the variance that it expects after as many steps: not corrected, and 0 where there never was a
+    gradient. One that came first after the freeze keeps the greatest of its parameter: its momentum has been summed up
+    in steps of that size. Nothing, where the variance is not frozen."""
+    if not any(_FROZEN in group for group in optimizer.param_groups):
+        return
+    steps = _steps(optimizer)
+    for group in optimizer.param_groups:
+        del group[_FROZEN]
+        group[_THAWED] = steps
+        for parameter in group["params"]:
+            if state := optimizer.state.get(parameter):
+                never = _uncorrect(state, float(group["betas"][1]))
+                if never and not isinstance(parameter, DTensor):  # of a part others may know more
+                    del optimizer.state[parameter]
+
+
+def _uncorrect(state: dict[str, Any], beta: float) -> bool:
+    """Whether the parameter never had a gradient. `freeze` has put the greatest variance where there was none."""
+    momentum, variance = (
+        kept.to_local() if isinstance(kept, DTensor) else kept for kept in (state["exp_avg"], state["exp_avg_sq"])
+    )
+    if not variance.numel():
+        return False
+    never = (variance == variance.max()) & (momentum == 0)
+    variance.mul_(1 - beta ** float(state["step"])).masked_fill_(never, 0.0)
+    return bool(never.all())
+
+
+def _steps(optimizer: Optimizer) -> int:
+    states = optimizer.state.values()
+    return int(max((float(state["step"]) for state in states if "step" in state), default=0.0))
 
 
 def _flat(tensor: Tensor, order: list[int]) -> Tensor:

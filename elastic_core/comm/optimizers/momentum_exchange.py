@@ -66,7 +66,7 @@ class MomentumExchange(HookedAlgorithm):
     error_feedback: ClassVar[bool]
 
     def __init__(self, group: dist.ProcessGroup | None = None, warmup_steps: int = WARMUP_STEPS) -> None:
-        """`warmup_steps`: of the optimizer, after which its variance is frozen."""
+        """`warmup_steps`: of the optimizer, after which its variance is frozen; counted anew after a `thaw`."""
         super().__init__(group)
         self._warmup_steps = warmup_steps
         self._exact = OrderedAllReduce(group)
@@ -81,6 +81,10 @@ class MomentumExchange(HookedAlgorithm):
         self._sums = torch.empty(0)  # of a block
         self._gradients: list[Tensor | None] = []  # while the optimizer's own step is to find none
         self._handles: list[RemovableHandle] = []
+
+    @property
+    def in_force(self) -> str:
+        return self.name if self.gradients_are_local() else self._exact.name
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """During the warm-up: the exact sum."""
@@ -161,7 +165,7 @@ class MomentumExchange(HookedAlgorithm):
             for parameter, gradient in zip(adam.parameters, self._gradients, strict=True):
                 parameter.grad = gradient
             self._gradients = []
-        elif adam.steps >= self._warmup_steps:
+        elif adam.warmup_steps >= self._warmup_steps:
             adam.freeze()
 
     @torch.no_grad()

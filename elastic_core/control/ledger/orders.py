@@ -19,7 +19,7 @@ from elastic_core.predict.work.exact_loss import limits
 from elastic_core.protocol.process_groups import LaunchOrder, code_of
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
-from elastic_core.spec.parts.job_comm import STEPS_ALONE
+from elastic_core.spec.parts.job_comm import MOMENTA, STEPS_ALONE
 
 
 def launch_order(
@@ -82,6 +82,9 @@ def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
     alike = [JobRow.spec[key] == literal(job.spec[key], JSONB) for key in _ALIKE]
     reported = exists().where(ObservationRow.job_id == JobRow.id, ObservationRow.comm == EXACT)
     alike.append(JobRow.spec["comm"]["stage_ratio"].astext.is_(None))
+    alike.append(
+        func.coalesce(JobRow.spec["comm"]["algorithm"].astext, EXACT).not_in(MOMENTA)
+    )  # whose warm-up is exact
     finished = select(JobRow.id).where(JobRow.state == JobState.FINISHED, JobRow.id != job.id, *alike, reported)
     other = tx.session.scalar(finished.order_by(JobRow.finished_at.desc()).limit(1))
     exactly = _EXACT if spec_of(job).comm.stage_ratio is None else _ALONE  # reports do not say how stages sent

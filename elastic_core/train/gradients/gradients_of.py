@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_core.comm.algorithms import averages
+from elastic_core.comm.algorithms import averages, steps_weights
+from elastic_core.comm.optimizers.frozen_adam import thaw
 from elastic_core.domain import Allocation
 from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
@@ -44,6 +45,8 @@ def gradients_of(
     """`partition`: None of a model that every rank holds whole. `allocation`: its algorithm, and on which nodes
     ranks are; `options`: the spec's, of the algorithm.
     Collective."""
+    if not steps_weights(allocation.comm):
+        thaw(optimizer)  # which a job may have frozen that has fallen back, or that this one is forked from
     if isinstance(places, StagePlaces):
         from elastic_core.train.gradients.stage_gradients import StageGradients
         from elastic_core.train.placed.stage_part import StagePart

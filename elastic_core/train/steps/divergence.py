@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.host.exits import Diverged
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.spec.parts.job_comm import STAGE_RATIO, STEPS_ALONE
+from elastic_core.spec.parts.job_comm import MOMENTA, STAGE_RATIO, STEPS_ALONE
 
 WINDOW = 10  # steps, whose mean loss is compared: one step's is noise
 _NOT_FINITE = 2  # steps in a row
@@ -39,7 +39,8 @@ class DivergenceGuard:
         shrinks = order.spec.comm.shrinks_stages(order.allocation.layout)
         exchanges = comm != EXACT and (world > 1 or comm in STEPS_ALONE)
         self._guards = order.spec.comm.guard and (exchanges or shrinks)
-        self._used = STAGE_RATIO if shrinks else EXACT if comm == AUTO else comm  # the last that is not exact
+        begins_exact = comm == AUTO or comm in MOMENTA
+        self._used = STAGE_RATIO if shrinks else EXACT if begins_exact else comm  # the last that is not exact
         self._latest: deque[float] = deque(maxlen=WINDOW)
         self._before: deque[int] = deque(maxlen=WINDOW)  # samples that the job had read before each of them
         restored = order.restore.candidates

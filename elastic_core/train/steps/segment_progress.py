@@ -45,6 +45,7 @@ BATCH_STAYS = (
 
 class Progress:
     """`step` and `samples` are the job's; `order` is the one in force; `loss` is the last step's, over all ranks.
+    `in_force`: the algorithm by which steps exchange.
 
     `work` is None where samples are the measure of the job's work.
     """
@@ -69,7 +70,7 @@ class Progress:
         self._losses: list[float] = []  # since the last checkpoint
         self._taken: tuple[dict[str, float], list[float]] = {}, []  # timings and losses that went with that
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
-        self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
+        self.in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
         self._environment = ""  # in words, where it is another than the checkpoint's
         self._guard = DivergenceGuard(context.order, context.group.world)
@@ -117,7 +118,7 @@ class Progress:
 
     def exchange_is(self, algorithm: str, tried: tuple[ExchangeFigures, ...]) -> None:
         """The algorithm in force from the next step on; what was not reported of the steps before is left out."""
-        self._in_force, self._exchanges = algorithm, tried
+        self.in_force, self._exchanges = algorithm, tried
         logged = self._observer.metrics
         self._observer = self._new_observer()
         self._observer.log(logged)
@@ -130,7 +131,7 @@ class Progress:
     @property
     def _allocation(self) -> Allocation:
         """With the algorithm that is in force."""
-        return replace(self.order.allocation, comm=self._in_force)
+        return replace(self.order.allocation, comm=self.in_force)
 
     def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -222,7 +223,7 @@ class Progress:
 
     def watch(self) -> None:
         """After a step was counted. Raises `Diverged`."""
-        self._guard.stepped(self.loss, self.step, self.samples, self._in_force)
+        self._guard.stepped(self.loss, self.step, self.samples, self.in_force)
 
     def check_weights(self, model: nn.Module) -> None:
         """Before a checkpoint of it. Raises `Diverged`."""

@@ -86,6 +86,8 @@ class Segments:
     def begin(self) -> None:
         """The first step is about to start."""
         self._progress.begin()
+        if self._other_in_force:  # e.g. of a restored optimizer, whose warm-up is not over
+            self._name_exchange()
         self._clock = SegmentClock(self._progress.order)
 
     def status(self) -> RankStatus:
@@ -145,14 +147,26 @@ class Segments:
     def _weigh_exchange(self, result: StepResult) -> None:
         """An observation is of one algorithm. Of steps whose epoch is not known yet there is none."""
         exchange = self._exchange
-        if not isinstance(exchange, AutoExchange):
-            return
-        with communicating("the choice of an exchange"):
-            changed = exchange.stepped(result.seconds, result.wait_seconds)
+        if isinstance(exchange, AutoExchange):
+            with communicating("the choice of an exchange"):
+                changed = exchange.stepped(result.seconds, result.wait_seconds)
+        else:
+            changed = self._other_in_force
         if changed:
             if not self._unanswered:
                 self._progress.report()
-            self._progress.exchange_is(exchange.in_force, exchange.tried if exchange.chosen else ())
+            self._name_exchange()
+
+    @property
+    def _other_in_force(self) -> bool:
+        """Than steps are reported under: at the beginning, and where a warm-up has ended."""
+        return self._exchange is not None and self._exchange.in_force != self._progress.in_force
+
+    def _name_exchange(self) -> None:
+        exchange = self._exchange
+        assert exchange is not None, "another one is in force"
+        tried = exchange.tried if isinstance(exchange, AutoExchange) and exchange.chosen else ()
+        self._progress.exchange_is(exchange.in_force, tried)
 
     @property
     def _tries_averages(self) -> bool:

@@ -133,6 +133,12 @@ def test_an_order_tells_what_an_exact_run_of_the_same_task_and_parameters_would_
     assert a_life(control, "job-b", comm={}).start().exact_loss == ExactLoss()
 
 
+def test_a_run_that_was_exact_in_its_warm_up_alone_is_no_exact_run(control: LedgerControl) -> None:
+    finished(control, a_life(control, "exact", comm={}), FALLING)
+    finished(control, a_life(control, "warmed-up", comm={"algorithm": "onebit_adam"}), [9.0] * 20)
+    assert a_life(control, "job-a").start().exact_loss.source == "exact, under the exact sum"
+
+
 @pytest.mark.parametrize(("comm", "source"), [("allreduce", "its own steps so"), ("bytegrad", "")])
 def test_without_one_it_is_what_the_job_itself_lost_under_the_exact_sum(
     control: LedgerControl, comm: str, source: str

@@ -55,7 +55,8 @@ def test_a_job_is_resized_before_and_after_the_freeze_and_learns_as_the_exact_on
     assert [frozen_at(job, commit) for commit in range(4)] == [None, WARMUP, WARMUP, WARMUP]
     kept = [set(), {"0", "1", "2"}, set(), {"0", "1"}] if algorithm == "onebit_adam" else [set()] * 4
     assert [errors_in(job, commit) for commit in range(4)] == kept, "of one rank, and of bytes, nothing is left out"
-    assert {observed.comm for observed in job.ledger.observations()} == {algorithm}
+    reported = [(observed.step > WARMUP, observed.comm) for observed in job.ledger.observations()]
+    assert set(reported) == {(False, "allreduce"), (True, algorithm)}, "of the warm-up as what it is: the exact sum"
 
 
 @pytest.mark.parametrize("algorithm", MOMENTA)
@@ -83,3 +84,16 @@ def test_resumed_by_as_many_ranks_it_computes_the_same_bits(new_job, algorithm):
     assert cut.run(2, BATCH, segment_steps=7) == [0, 0]
     assert cut.run(2, BATCH) == [0, 0]
     assert cut.curve() == whole.curve()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("algorithm", MOMENTA)
+def test_by_the_exact_sum_afterwards_adam_is_plain_again_and_a_relaxed_run_after_that_warms_up_anew(new_job, algorithm):
+    """As after a fallback, and in a fork of such a job."""
+    job = exchanging(new_job, algorithm)
+    relaxed = job.spec["comm"]
+    for comm, steps in ((relaxed, 6), ({"algorithm": "allreduce"}, 2), (relaxed, None)):
+        job.spec["comm"] = comm
+        assert job.run(2, BATCH, segment_steps=steps) == [0, 0]
+    assert [frozen_at(job, commit) for commit in range(3)] == [WARMUP, None, 6 + WARMUP]
+    assert losses(job)[-1] < 0.3 * losses(job)[0]

@@ -35,7 +35,7 @@ def train(order: LaunchOrder, losses: list[float], world: int = 2, algorithm: st
 losses = st.lists(st.floats(width=32) | st.just(nan), max_size=40)
 
 
-@given(losses, st.sampled_from(["allreduce", "auto"]), st.sampled_from([ExactLoss(), FALLING]))
+@given(losses, st.sampled_from(["allreduce", "auto", "qadam"]), st.sampled_from([ExactLoss(), FALLING]))
 def test_what_exchanges_exactly_is_never_touched(found: list[float], named: str, known: ExactLoss) -> None:
     model = nn.Linear(1, 1)
     torch.nn.init.constant_(model.weight, nan)
