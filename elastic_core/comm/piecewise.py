@@ -11,6 +11,7 @@ from there, each in one copy with the change of type (`host_memory`); `swap` tak
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -28,7 +29,8 @@ class Messages:
 
     `receives` by rank in `group`, or by place in `among`, ranks of it: contiguous, of any dtype, of equal bytes at both
     ends; empty ones are not sent. Between two ranks those of one object are sent whole before those of another that
-    was made after it. Raises torch's `RuntimeError` where a peer is gone or silent.
+    was made after it. `waited_seconds`: for messages to arrive or to be sent. Raises torch's `RuntimeError` where a
+    peer is gone or silent.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Messages:
         self._incoming: dict[int, deque[tuple[int, dist.Work]]] = {}  # by place: first byte of a piece, and the piece
         self._sent: dict[int, int] = {}  # bytes, by place
         self._outgoing: list[dist.Work] = []
+        self.waited_seconds = 0.0
         for place in reversed(self._in_turn(receives)):
             self._incoming[place] = deque(
                 (first, _begun(dist.irecv(piece, group=group, group_src=self._ranks[place], tag=_TAG)))
@@ -64,15 +67,20 @@ class Messages:
         """Until the first `end` bytes from there have arrived."""
         pieces = self._incoming[place]
         while pieces and pieces[0][0] < end:
-            pieces.popleft()[1].wait()
+            self._wait(pieces.popleft()[1])
 
     def finish(self) -> None:
         """Until all have arrived, and what was sent may be written anew."""
         for place in self._incoming:
             self.wait_for(place, inf)
         for work in self._outgoing:
-            work.wait()
+            self._wait(work)
         self._outgoing.clear()
+
+    def _wait(self, work: dist.Work) -> None:
+        started = time.perf_counter()
+        work.wait()
+        self.waited_seconds += time.perf_counter() - started
 
     def _in_turn(self, messages: Mapping[int, Tensor]) -> list[int]:
         """Their places, the next after this rank first: so that not all talk to the same one first."""

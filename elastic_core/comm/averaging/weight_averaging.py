@@ -98,7 +98,7 @@ class WeightAveraging(ABC):
         Raises `UserError` where ranks' optimizers keep different tensors.
         """
         if self._apart:
-            self._timed(self._settle)
+            self._exchange(self._settle)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What must survive a checkpoint, after `settle`: the same on every rank, for any number of ranks."""
@@ -109,7 +109,7 @@ class WeightAveraging(ABC):
             raise ValueError(f"{self.name} keeps no state, but was given {sorted(state)}.")
 
     def take_wait_seconds(self) -> float:
-        """Seconds since the last call that training waited for the averaging."""
+        """Seconds since the last call that steps waited for the averaging; who settles is in no step."""
         seconds, self._wait_seconds = self._wait_seconds, 0.0
         return seconds
 
@@ -178,6 +178,9 @@ class WeightAveraging(ABC):
 
     def _timed(self, work: Callable[[], None]) -> None:
         started = time.perf_counter()
+        self._exchange(work)
+        self._wait_seconds += time.perf_counter() - started
+
+    def _exchange(self, work: Callable[[], None]) -> None:
         with torch.no_grad(), in_time(f"the averaging of weights by {self.name}"):
             work()
-        self._wait_seconds += time.perf_counter() - started

@@ -14,7 +14,6 @@ rule.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -170,14 +169,12 @@ class MomentumExchange(HookedAlgorithm):
 
     @torch.no_grad()
     def _step(self, adam: FrozenAdam) -> None:
-        started = time.perf_counter()
         if self._momenta is None:
             self._momenta = torch.zeros(adam.size, device=adam.device)
         elif not self._keeps_errors:
             self._momenta.zero_()
         adam.begin_step(self._world, self._weight)
         finite = self._sum(adam, self._momenta) if self._world > 1 else self._own(adam, self._momenta)
-        self._wait_seconds += time.perf_counter() - started
         if not finite:
             self._momenta = None
             _log.warning("%s: a gradient is not finite on some rank, and all pass this step over", self.name)
@@ -215,6 +212,7 @@ class MomentumExchange(HookedAlgorithm):
             sums.send(dict.fromkeys(peers, own), place.stop)
         parts.finish()
         sums.finish()
+        self._wait_seconds += parts.waited_seconds + sums.waited_seconds
         chunks = zip(self._blocks, self._messages, strict=True)
         return all(self._is_finite(message[at], block) for blocks, message in chunks for block, at in blocks)
 

@@ -52,7 +52,7 @@ class StepResult:
     local_batch: int
     accumulation: int
     seconds: float
-    wait_seconds: float  # see `Agreement`
+    wait_seconds: float  # see `Agreement`, and this rank's where the optimizer's step exchanges
     learning_rate: float
     noise: NoiseEstimate | None
     gain: float | None = None  # base-batch steps that this one counts for, where progress is the measure of work
@@ -125,12 +125,17 @@ class Stepper:
             local_batch=max(len(micro.indices) for micro in plan.micro),
             accumulation=len(plan.micro),
             seconds=time.perf_counter() - started,
-            wait_seconds=agreed.wait_seconds,
+            wait_seconds=agreed.wait_seconds + self._waited(),
             learning_rate=rate,
             noise=noise,
             gain=gain(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else None,
             work=units,
         )
+
+    def _waited(self) -> float:
+        """Seconds within the optimizer's step, to which ranks come together: from their agreement."""
+        exchange = self._gradients.comm
+        return exchange.take_wait_seconds() if exchange is not None else 0.0
 
     def _message(self, local: LocalGradients, status: RankStatus) -> StepMessage:
         part = local.part

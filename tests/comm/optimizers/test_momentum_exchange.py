@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from copy import deepcopy
 from itertools import pairwise
 
@@ -189,6 +190,26 @@ def mixed_dtypes(rank: int, world: int, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_of_any_dtype_and_order_in_memory_learn_alike(tmp_path, name):
     ranks.run(mixed_dtypes, tmp_path, 2, name)
+
+
+def only_waiting_counts(rank: int, world: int, name: str) -> None:
+    training = frozen_pair(name)
+    training.algorithm.take_wait_seconds()
+    training.backward()
+    if rank == world - 1:
+        time.sleep(0.5)
+    started = time.perf_counter()
+    training.optimizer.step()
+    seconds, waited = time.perf_counter() - started, training.algorithm.take_wait_seconds()
+    assert waited < seconds, "coding and Adam's arithmetic are no waiting"
+    assert world == 1 or rank == world - 1 or waited > 0.4, "for a rank that comes late"
+    assert world > 1 or waited == 0.0
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_waiting_for_others_counts_as_such(tmp_path, name, world):
+    ranks.run(only_waiting_counts, tmp_path, world, name)
 
 
 SENT = {"onebit_adam": (3.2e6, 4.8e6), "qadam": (25.2e6, 37.8e6)}  # taken off the wire by each of 2 and of 4 ranks
