@@ -79,8 +79,9 @@ class Gradients:
                 find_unused_parameters=find_unused_parameters,
                 bucket_cap_mb=bucket_mib(comm),
             )
-            # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
-            own = find_unused_parameters and (group.device.type == "cpu" or comm != EXACT)
+            # The exchange's thread has a group of its own: in the whole one DDP sums which parameters were used, and
+            # the user's layers what they like, while buckets are exchanged, each rank in an order of its own.
+            own = group.device.type == "cpu" or comm != EXACT
             beside = group.beside("the exchange of gradients") if own else None
             weights = group.beside("the averaging of weights") if tries_averages(comm, among) else None
             self._hooked = create(

@@ -73,10 +73,9 @@ class Group:
         with communicating("the rendezvous"):
             store, token = _open_store(run_dir, rank, generation, address)
             group = Group(rank, world, device, store, token, address)
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             with closed_afterwards(address):
                 dist.init_process_group(
-                    backend,
+                    _backend(device),
                     store=PrefixStore(
                         f"generation-{generation}", store.store if isinstance(store, GroupStoreServer) else store
                     ),
@@ -92,11 +91,11 @@ class Group:
         prove_peers(self._token, what, among)
 
     def beside(self, what: str) -> dist.ProcessGroup:
-        """Another gloo group of the same ranks, for what is exchanged at the same time as something in this one.
+        """Another group of the same ranks, for what is exchanged at the same time as something in this one.
         Collective; closed with this one."""
         with communicating(f"the forming of {what}"), closed_afterwards(self.address):
             made: dist.ProcessGroup | None = dist.new_group(
-                backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS)
+                backend=_backend(self.device), timeout=timedelta(seconds=COLLECTIVE_SECONDS)
             )
             assert made is not None, "every rank is in it"
             self.prove(what, made)
@@ -188,6 +187,11 @@ class Group:
             _forget_meshes(self.device)
         if self._store is not None:
             self._store.close()
+
+
+def _backend(device: torch.device) -> str:
+    """Of tensors in the host's memory gloo, of those on CUDA devices NCCL."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def _forget_meshes(device: torch.device) -> None:

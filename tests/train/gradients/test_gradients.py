@@ -7,13 +7,16 @@ import json
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from elastic_core.comm.algorithm import Exchange
 from elastic_core.comm.algorithms import NAMES, averages
+from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.domain import AUTO
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.order.sample_order import batch_indices
@@ -171,6 +174,63 @@ def test_what_ddp_exchanges_of_unused_parameters_does_not_meet_the_gradients(tmp
         for rank in range(3)
     ]
     assert forked.join(processes, 30.0) == [0, 0, 0], [path.read_text() for path in tmp_path.glob("log*")]
+
+
+class _Shared(torch.autograd.Function):
+    """A user's layer whose backward is collective, as that of SyncBatchNorm is."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class _Collective(nn.Module):
+    """Two buckets of gradients, and a collective of its own between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 600), nn.Linear(600, 600)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(_Shared.apply(self.first(x))).square().mean()
+
+
+def steps_with_a_collective_of_the_models(folder: str, rank: int, world: int, comm: str) -> int:
+    """The last rank's exchange thread is always behind, so that its model's collective comes first there."""
+    if rank == world - 1:
+        HookedAlgorithm._await = lambda *_: time.sleep(0.1)
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    torch.manual_seed(3)
+    model = _Collective()
+    optimizer = torch.optim.Adam(model.parameters())
+    gradients = Gradients(model, group, comm, optimizer=optimizer)
+    for step in range(3):
+        micro = plan_step(DataPlan(5, ROWS, 10_000, None), 8 * step, 8, rank, world).micro[0]
+        gradients.expect(micro)
+        gradients.backward(gradients.wrapped(torch.full((4, 8), 1.0 + step)), micro)
+        gradients.finish()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = group.gather_vectors([float(model.first.weight.double().sum())])
+    assert weights[0] == weights[1]
+    gradients.close()
+    group.close()
+    return 0
+
+
+@pytest.mark.parametrize("comm", ["allreduce", "powersgd", "onebit_adam"])
+def test_collectives_of_the_model_itself_do_not_meet_those_of_the_exchange(tmp_path, comm):
+    processes = [
+        forked.start(steps_with_a_collective_of_the_models, str(tmp_path), rank, 2, comm, log=tmp_path / f"log{rank}")
+        for rank in range(2)
+    ]
+    assert forked.join(processes, 30.0) == [0, 0], [path.read_text() for path in tmp_path.glob("log*")]
 
 
 def a_step_of_momenta(folder: str, rank: int, world: int) -> int:
