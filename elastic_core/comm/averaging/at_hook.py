@@ -41,9 +41,13 @@ class AveragingAtHook:
         self._averaging.settle()
 
     def end(self) -> None:
-        """One model, and no step is averaged any more: what the algorithm kept is dropped. Collective."""
+        """One model, and no step is averaged any more. Collective."""
         self._averaging.settle()
         self._averaging.close()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As `WeightAveraging.state_dict`."""
+        return self._averaging.state_dict()
 
     def take_wait_seconds(self) -> float:
         return self._averaging.take_wait_seconds()

@@ -66,14 +66,21 @@ class DiLoCo(WeightAveraging):
         momenta = {_MOMENTUM + name: momentum for name, momentum in self._momenta.items()}
         return {**anchors, **momenta, _STEPS: torch.tensor(self._steps)}
 
+    @classmethod
+    def lasting(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outer momenta: of anchors that other exchanges have moved the weights from, none is one."""
+        return {name: value for name, value in state.items() if name.startswith(_MOMENTUM)}
+
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Without state the weights at hand are the anchors."""
+        """Without state, and of what is `lasting`, the weights at hand are the anchors, and an interval begins."""
         if not state:
             return
-        for name, anchor in self._anchors.items():
-            anchor.copy_(state[_ANCHOR + name])
-            self._momenta[name].copy_(state[_MOMENTUM + name])
-        self._steps = int(state[_STEPS])
+        for name, momentum in self._momenta.items():
+            momentum.copy_(state[_MOMENTUM + name])
+        if _STEPS in state:
+            for name, anchor in self._anchors.items():
+                anchor.copy_(state[_ANCHOR + name])
+            self._steps = int(state[_STEPS])
 
     def _begin(self) -> None:
         """Settled weights are no anchors: an interval that a checkpoint falls into goes on after it."""

@@ -108,6 +108,11 @@ class WeightAveraging(ABC):
         if state:
             raise ValueError(f"{self.name} keeps no state, but was given {sorted(state)}.")
 
+    @classmethod
+    def lasting(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG003 - of those that keep such
+        """Of a `state_dict` what still holds, and may be loaded, once another exchange has moved the weights."""
+        return {}
+
     def take_wait_seconds(self) -> float:
         """Seconds since the last call that steps waited for the averaging; who settles is in no step."""
         seconds, self._wait_seconds = self._wait_seconds, 0.0

@@ -15,7 +15,8 @@ of weights and moments, from which all ranks go on alike; so does every trial of
 Buckets are DDP's, put together to the size that is tried: DDP has to make small ones (`DDP_BUCKET_MIB`).
 
 Chosen once: whoever wants to choose again, since ranks or links have changed, makes a new one. Errors that an algorithm
-kept are given to it when it is used again, and dropped with an algorithm that was tried and not chosen.
+kept are given to it when it is used again, and so is what outlasts other exchanges of what an average kept
+(`WeightAveraging.lasting`); both are dropped with an algorithm that was tried and not chosen.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class AutoExchange:
         self._world = dist.get_world_size(group)
         self._made: dict[str, HookedAlgorithm] = {}
         self._kept: dict[str, dict[str, Tensor]] = {}  # states from a checkpoint, of algorithms not in use yet
+        self._kept_of_averages: dict[str, dict[str, Tensor]] = {}  # and of those that were in use before
         self._figures: dict[str, ExchangeFigures] = {}
         self._averaging: AveragingAtHook | None = None  # None: an exchange of gradients is in force
         self._optimizer: Optimizer | None = None
@@ -139,13 +141,23 @@ class AutoExchange:
             self._trial.disturbed()
 
     def state_dict(self) -> dict[str, Tensor]:
-        states = self._kept | ({} if self._averaging is not None else {self.in_force: self._hooked.state_dict()})
-        return {f"{name}/{key}": value for name, state in states.items() for key, value in state.items()}
+        """Of exchanges of gradients: this rank's."""
+        return _by_name(self._kept | {name: made.state_dict() for name, made in self._made.items()})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        for key, value in state.items():
-            name, _, own = key.partition("/")
-            self._kept.setdefault(name, {})[own] = value.clone()
+        for name, own in _of_each(state).items():
+            self._kept.setdefault(name, {}).update(own)
+
+    def averaging_state_dict(self) -> dict[str, Tensor]:
+        """Of averages, after `settle`: the same on every rank, for any number of ranks."""
+        own = {} if self._averaging is None else {self.in_force: self._averaging.state_dict()}
+        return _by_name(self._kept_of_averages | own)
+
+    def load_averaging_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Other exchanges come first."""
+        for name, own in _of_each(state).items():
+            if name in self._averages:
+                self._kept_of_averages[name] = self._averages[name].lasting(own)
 
     def take_wait_seconds(self) -> float:
         return self._current.take_wait_seconds()
@@ -180,6 +192,7 @@ class AutoExchange:
             assert self._optimizer is not None, "told by `follow`"
             made = self._averages[name](self._beside)
             self._averaging = AveragingAtHook(made, self._model, self._optimizer, self._weight * self._world)
+            made.load_state_dict(self._kept_of_averages.pop(name, {}))
             return
         if name not in self._made:
             self._made[name] = self._classes[name](self._group)
@@ -193,6 +206,8 @@ class AutoExchange:
             self._hooked.set_in_force(False)
             return
         self._averaging.end()
+        kept = self._averages[self.in_force].lasting(self._averaging.state_dict())
+        self._kept_of_averages[self.in_force] = kept
         self._averaging = None
 
     def _end_trial(self) -> None:
@@ -261,6 +276,7 @@ class AutoExchange:
         for name in [name for name in self._made if name != self.in_force]:
             self._made.pop(name).close()
         self._kept.clear()
+        self._kept_of_averages.clear()
         if self._averaging is not None:
             self.chosen = True  # it has no buckets
             return
@@ -312,6 +328,19 @@ class AutoExchange:
         dist.broadcast(told, group=self._group, group_src=0)
         listed: list[float] = told.tolist()
         return listed
+
+
+def _by_name(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{name}/{key}": value for name, state in states.items() for key, value in state.items()}
+
+
+def _of_each(state: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Copies, by the algorithm."""
+    each: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        name, _, own = key.partition("/")
+        each.setdefault(name, {})[own] = value.clone()
+    return each
 
 
 def _predicted(figures: ExchangeFigures) -> float:

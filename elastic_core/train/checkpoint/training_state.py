@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import Exchange
 from elastic_core.comm.algorithms import averages
+from elastic_core.comm.tuning.auto_exchange import AutoExchange
 from elastic_core.domain import Slot, from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.state.format import scalars as packing
@@ -165,6 +166,8 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def averaging_tensors(comm: Exchange | None) -> dict[str, Tensor]:
     """What an algorithm that averages weights keeps: alike on every rank, once ranks are settled."""
+    if isinstance(comm, AutoExchange):
+        return {_AVERAGING + key: value for key, value in comm.averaging_state_dict().items()}
     if comm is None or not averages(comm.name):
         return {}
     return {f"{_AVERAGING}{comm.name}/{key}": value for key, value in comm.state_dict().items()}
@@ -183,6 +186,8 @@ def restore_rank(tensors: Mapping[str, Tensor], same_layout: bool, rank: int, co
     keeps goes back to any ranks."""
     if comm is not None and averages(comm.name):
         comm.load_state_dict(_below(f"{_AVERAGING}{comm.name}/", tensors))
+    if isinstance(comm, AutoExchange):
+        comm.load_averaging_state_dict(_below(_AVERAGING, tensors))
     if not same_layout:
         return False
     restore_rng(tensors, rank)

@@ -15,6 +15,7 @@ from elastic_core.comm.algorithms import averaging_class, create
 from elastic_core.comm.averaging.weight_averaging import INTERVAL
 from elastic_core.comm.tuning.auto_exchange import MOST_STEPS, MOST_STEPS_OF_AVERAGES, AutoExchange
 from elastic_core.comm.tuning.trial import INTERVAL_TRIAL_STEPS, TIMED_STEPS, WARM_STEPS
+from elastic_core.train.checkpoint.training_state import averaging_tensors, rank_tensors, restore_rank
 from tests.comm import plain, ranks
 
 CPU = torch.device("cpu")
@@ -205,6 +206,47 @@ def saved_often(rank: int, world: int) -> None:
 
 def test_what_is_saved_more_often_than_an_average_is_made_keeps_none(tmp_path):
     ranks.run(saved_often, tmp_path, 2)
+
+
+def errors_are_saved(rank: int, world: int) -> None:
+    weighed = Weighed(("powersgd", "local_sgd"), {"allreduce": 1.0, "powersgd": 0.5, "local_sgd": 0.1})
+    weighed.until("powersgd")
+    weighed.until("local_sgd")
+    assert not weighed.exchange.chosen
+    saved = weighed.exchange.state_dict()
+    assert float(saved["powersgd/error/weight"].abs().max()) > 0, "it may be chosen yet"
+    weighed.choose()
+    assert weighed.exchange.state_dict() == {}, "it was not"
+    weighed.exchange.close()
+
+
+def test_a_checkpoint_in_the_middle_of_the_choice_holds_the_errors_of_what_was_tried_before(tmp_path):
+    ranks.run(errors_are_saved, tmp_path, 2)
+
+
+def outer_momenta_go_on(rank: int, world: int) -> None:
+    seconds = {"allreduce": 1.0, "diloco": 0.1}
+    before, after = (Weighed(("diloco",), seconds) for _ in range(2))
+    before.choose()
+    before.exchange.settle()
+    saved = {name: value.clone() for name, value in averaging_tensors(before.exchange).items()}
+    assert rank_tensors(rank, before.exchange).keys() == rank_tensors(rank, None).keys(), "none is a rank's own"
+    momentum = saved["averaging/diloco/momentum/weight"]
+    assert float(momentum.abs().max()) > 0
+    restore_rank(saved, False, rank, after.exchange)
+    again = averaging_tensors(after.exchange)
+    assert torch.equal(again["averaging/diloco/momentum/weight"], momentum), "not lost before its turn"
+    after.until("diloco")
+    begun = averaging_tensors(after.exchange)
+    assert torch.equal(begun["averaging/diloco/momentum/weight"], momentum)
+    assert torch.equal(begun["averaging/diloco/anchor/weight"], after.model.module.weight.detach())
+    assert int(begun["averaging/diloco/steps"]) == 0
+    for weighed in (before, after):
+        weighed.exchange.close()
+
+
+def test_outer_momenta_go_through_a_checkpoint_and_other_exchanges_to_any_number_of_ranks(tmp_path):
+    ranks.run(outer_momenta_go_on, tmp_path, 2)
 
 
 def not_enough(rank: int, world: int) -> None:
