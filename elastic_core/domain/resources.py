@@ -176,6 +176,8 @@ class Limits:
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
     comm: str = EXACT  # communication algorithm of its data-parallel replicas
+    # What else of its exchange a step's time hangs on, e.g. "interval=16"; "" where a spec has the defaults.
+    comm_options: Annotated[str, Field(exclude_if=lambda options: not options)] = ""
     # The model of a job that may hold slots of several types, some layers on each; None for every other.
     placed: Annotated[PlacedModel | None, Field(exclude_if=lambda placed: placed is None)] = None
 

@@ -316,6 +316,7 @@ class JobSpec(BaseModel):
             base_batch=self.batch.base or self.batch.min,
             min_efficiency=self.batch.min_efficiency,
             comm=self.comm.asked,
+            comm_options=self.comm.options_of(self.comm.asked),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from elastic_core.comm.algorithms import NAMES
+from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
@@ -151,6 +152,18 @@ def test_stages_within_nodes_are_for_replicas_and_for_algorithms_that_exist() ->
     assert set(HIERARCHICAL) < set(CLASSES)
     with pytest.raises(UserError, match="possible are layouts left out, or hierarchical left out"):
         a_spec({"hierarchical": True}, layouts={"tensor": [1, 2]})
+
+
+def test_limits_tell_what_else_the_time_of_a_step_hangs_on() -> None:
+    for options, comm in {
+        "": {"algorithm": "local_sgd", "interval": 8},
+        "interval=16": {"algorithm": "diloco", "interval": 16},
+        "interval=16 hierarchical": {"algorithm": "local_sgd", "interval": 16, "hierarchical": True},
+        "hierarchical": {"hierarchical": True},
+    }.items():
+        limits = parse_job_spec({**JOB, "comm": comm}).limits()
+        assert limits.comm_options == options
+        assert ("comm_options" in to_json(limits)) == bool(options)
 
 
 def test_the_guard_is_on_unless_it_is_switched_off() -> None:

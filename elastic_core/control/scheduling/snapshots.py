@@ -165,7 +165,8 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
     pause = pause_of(job)
     limits = limits_of(spec, from_json(JobFacts, job.facts)) if spec.places_layers else limits_in_force(job)
     if job.exchange_fallback is not None:
-        limits = replace(limits, comm=EXACT)
+        exactly = spec.comm.model_copy(update={"stage_ratio": None})
+        limits = replace(limits, comm=EXACT, comm_options=exactly.options_of(EXACT))
     return Submission(
         job_id=job.id,
         name=spec.name,

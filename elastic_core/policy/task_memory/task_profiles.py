@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from elastic_core.domain import EXACT, JobView, ProfilePoint, ThroughputModel, from_json, to_json
+from elastic_core.predict.speed.kept_exchange import exchange_of
 
 T = TypeVar("T")
 
@@ -57,8 +58,9 @@ class TaskProfiles:
 
 
 def _model_key(job: JobView) -> str:
-    """Steps under one communication algorithm say little of those under another."""
-    return job.task if not job.task or job.limits.comm == EXACT else f"{job.task} {job.limits.comm}"
+    """Steps under one communication algorithm, and its options, say little of those under others."""
+    exchange = exchange_of(job.limits)
+    return job.task if not job.task or exchange == EXACT else f"{job.task} {exchange}"
 
 
 def _stored(state: Mapping[str, Any]) -> TaskProfiles:

@@ -7,7 +7,8 @@ for the exact sum they keep it without a trial.
 
 Jobs of one task share what they measured. What an `auto` job kept is shared as such, whatever its name: that others
 with the exact sum alone were slow at a place says nothing of a job that may choose. What averages weights, or computes
-parts of gradients, is shared under its own name: most jobs that choose may not choose that.
+parts of gradients, is shared under its own name: most jobs that choose may not choose that. What was measured with
+options that a step's time hangs on (an interval, within nodes first) is of use to jobs with the same ones.
 """
 
 from __future__ import annotations
@@ -48,10 +49,15 @@ def own_points(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfileP
     return tuple(point for point in points if point.num_slots == 1 or point.comm == kept.get(place_of(point)))
 
 
+def exchange_of(limits: Limits) -> str:
+    """The name under which jobs tell each other of steps."""
+    return f"{limits.comm} {limits.comm_options}".rstrip()
+
+
 def to_share(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoint, ...]:
     """What a job tells others of its task: under the algorithm's name, or as kept by choice."""
     if limits.comm != AUTO:
-        return tuple(points)
+        return _renamed(points, limits.comm, exchange_of(limits))
     own = own_points(points, limits)
     return tuple(replace(point, comm=AUTO) if _any_may_keep(point) else point for point in own)
 
@@ -60,7 +66,16 @@ def shared_points(points: Sequence[ProfilePoint], limits: Limits) -> tuple[Profi
     """What of that is of use to a job with these limits."""
     if limits.comm == AUTO:
         points = [point for point in points if point.num_slots == 1 or _is_kept(point)]
+    elif limits.comm_options:
+        named = [point for point in points if point.num_slots == 1 or point.comm != limits.comm]
+        points = _renamed(named, exchange_of(limits), limits.comm)
     return own_points(points, limits)
+
+
+def _renamed(points: Iterable[ProfilePoint], before: str, name: str) -> tuple[ProfilePoint, ...]:
+    """With another name for an exchange."""
+    return tuple(replace(point, comm=name) if point.num_slots > 1 and point.comm == before else point
+                 for point in points)  # fmt: skip
 
 
 def _any_may_keep(point: ProfilePoint) -> bool:

@@ -146,6 +146,16 @@ class Comm(BaseModel):
         """In which an algorithm, which may be in force by choice, exchanges once."""
         return self.steps_between_averages if algorithm in _AT_AN_INTERVAL else 1
 
+    def options_of(self, algorithm: str) -> str:
+        """What else than the algorithm the time of a step hangs on; "" for the defaults."""
+        steps = self.steps_of(algorithm)
+        options = {
+            f"interval={steps}": algorithm in _AT_AN_INTERVAL and steps != _INTERVAL,
+            "hierarchical": self.hierarchical,
+            f"stage_ratio={self.stage_ratio}": self.stage_ratio is not None,
+        }
+        return " ".join(words for words, given in options.items() if given)
+
     @property
     def averages(self) -> bool:
         """Weights are averaged, and no gradient of the whole batch is known."""

@@ -15,3 +15,11 @@ def test_a_job_is_told_the_speeds_of_its_tasks_jobs_under_its_own_exchange_only(
     told = TaskProfiles.of({"kin": profiles.to_state()}, [])
     assert told.fill_in(job("new", lim=under_bytegrad, task="t")).throughput == fast.throughput
     assert told.fill_in(job("exact", task="t")).throughput is None
+
+
+def test_nor_those_of_jobs_with_another_interval_or_other_stages() -> None:
+    often, seldom = limits(comm="local_sgd"), limits(comm="local_sgd", comm_options="interval=10000")
+    fast = measured(job("fast", lim=seldom), *(replace(point(n, 64, 0.1 / n), comm="local_sgd") for n in (1, 2)))
+    profiles = TaskProfiles.of({}, [replace(fast, task="t")])
+    assert profiles.fill_in(job("new", lim=seldom, task="t")).throughput == fast.throughput
+    assert profiles.fill_in(job("new", lim=often, task="t")).throughput is None

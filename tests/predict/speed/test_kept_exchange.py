@@ -76,3 +76,13 @@ def test_what_most_jobs_may_not_choose_is_shared_under_its_own_name(name: str) -
     assert told == (alone, quick)
     assert shared_points(told, AUTO) == (alone,)
     assert shared_points(told, limits(comm=name)) == (alone, quick)
+
+
+@pytest.mark.parametrize("options", ["interval=10000", "hierarchical"])
+def test_steps_with_other_options_of_an_exchange_are_of_no_use(options: str) -> None:
+    alone, quick = point(1, 64, 1.0), report("local_sgd", 0.1, 32)
+    plain, with_options = limits(comm="local_sgd"), limits(comm="local_sgd", comm_options=options)
+    told = to_share([alone, quick], with_options)
+    assert shared_points(told, with_options) == (alone, quick)
+    assert shared_points(told, plain) == (alone,)
+    assert shared_points(to_share([alone, quick], plain), with_options) == (alone,)
