@@ -23,6 +23,7 @@ from benchmarks.common.report import OUT
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
+PROJECT = ("elastic_core", "benchmarks", "examples")  # packages whose source is the project's
 
 
 def kept(name: str, label: str, question: Mapping[str, Any], modules: Sequence[str],
@@ -98,7 +99,7 @@ def _imported(tree: ast.Module) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.split(".")[0] in ("elastic_core", "benchmarks")]
+    return [name for name in names if name.split(".")[0] in PROJECT]
 
 
 def _without_words(tree: ast.Module) -> ast.Module:

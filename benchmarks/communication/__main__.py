@@ -2,9 +2,9 @@
 
     sudo .venv/bin/python -m benchmarks.communication [--quick | --cell "100 Mbit x 2" | --again]
 
-The whole takes about an hour. What was measured of a cell is kept under benchmarks/out/communication, so that cells may
-be measured one at a time (`--cell`) and a run that was ended goes on; `--again` measures kept ones anew. Without
-`--cell` the report is made, of all cells.
+The whole takes about an hour. What was measured of a cell is kept under benchmarks/out/communication with a digest of
+the code that was measured, so that cells may be measured one at a time (`--cell`) and a run that was ended goes on;
+cells of other code are measured anew, with `--again` all. Without `--cell` the report is made, of all cells.
 
 Ranks are processes in network namespaces of their own (`namespaces`), 2 and 4 of them, on links of 100 Mbit, 1 Gbit,
 and 1 Gbit with 10 ms each way, which a switch in user space delays (`delay_switch`: the kernel has no netem here). They
@@ -38,6 +38,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.common.kept_runs import code_of, fingerprint
 from benchmarks.common.report import OUT, Report
 from benchmarks.communication.measured_rank import (
     AUTO_AVERAGING,
@@ -64,6 +65,7 @@ MAY_CHOOSE = {AUTO: WHOLE_GRADIENTS, AUTO_AVERAGING: WEIGHTS_TOO}
 METHODS = (COMPUTE, DDP, DDP_BF16, *NAMES, *MAY_CHOOSE)
 LOSS_STEPS = 40
 KEPT = OUT / "communication"
+MEASURED = tuple(f"benchmarks.communication.{name}" for name in ("measured_rank", "namespaces", "delay_switch"))
 CELL_SECONDS = 1800.0
 # Speed-up over DDP by (network, ranks), and bytes a value that each rank sends, over (W - 1) / W.
 ANCHORS = {
@@ -183,22 +185,28 @@ def hold(report: Report, cell: Cell, by_method: Mapping[str, Measured]) -> None:
 
 
 def kept(cell: Cell, again: bool) -> dict[str, Measured]:
-    """What every method does in this cell: measured now, unless all were before."""
+    """What every method does in this cell: measured now, unless all were before, of the same code."""
     network, world = cell
     path = KEPT / f"{named(cell).replace(' ', '_')}.json"
     losses_only = network.bits_per_second is None
     methods = METHODS[1:] if losses_only else METHODS
-    by_method = {} if again else _read(path)
+    seconds, steps = (1e9, LOSS_STEPS) if losses_only else (25.0, 10)
+    of = fingerprint({"network": asdict(network), "seconds": seconds, "steps": steps, "code": code_of(MEASURED)})
+    by_method = {} if again else _read(path, of)
     if not by_method.keys() >= set(methods):
-        seconds, steps = (1e9, LOSS_STEPS) if losses_only else (25.0, 10)
         by_method = measure(network, world, methods, seconds=seconds, steps=steps)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([asdict(measured) for measured in by_method.values()], indent=1))
+        rows = [asdict(measured) for measured in by_method.values()]
+        path.write_text(json.dumps({"of": of, "measured": rows}, indent=1))
     return by_method
 
 
-def _read(path: Path) -> dict[str, Measured]:
-    rows = [Measured(**row) for row in json.loads(path.read_text())] if path.exists() else []
+def _read(path: Path, of: str) -> dict[str, Measured]:
+    """What is kept there, if it is of this."""
+    kept = json.loads(path.read_text()) if path.exists() else None
+    if not isinstance(kept, dict) or kept["of"] != of:
+        return {}
+    rows = [Measured(**row) for row in kept["measured"]]
     return {measured.method: measured for measured in rows}
 
 

@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.convergence [--quick | --task digits --algorithm bytegrad | --again]
 
 The digits CNN and the byte-level transformer of `examples`, four ranks as processes on one host, three seeds, nothing
-tuned to any exchange (`trained_rank`). A run is kept under benchmarks/out/convergence with what it was made of, so that
-runs may be made one at a time and one that was ended goes on; `--again` makes kept ones anew. The whole is about an
-hour on two cores.
+tuned to any exchange (`trained_rank`). A run is kept under benchmarks/out/convergence with what it was made of, its
+code too, so that runs may be made one at a time and one that was ended goes on; those of other code are made anew, with
+`--again` all. The whole is about an hour on two cores.
 
 The target is what the exact sum came to with every seed, and 2 %. An exchange has up to one and a half times the exact
 sum's samples to come to it. Seconds are those of training on loopback, where bytes cost next to nothing: what they save
@@ -27,12 +27,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.common.kept_runs import code_of
 from benchmarks.common.report import OUT, Report
 from benchmarks.convergence.trained_rank import TASKS, Part
 from elastic_core.comm.algorithms import NAMES
 from elastic_core.domain import EXACT
 
 KEPT = OUT / "convergence"
+TRAINED = ("benchmarks.convergence.trained_rank",)
 WORLD = 4
 SEEDS = (0, 1, 2)
 BATCHES = {"digits": 64, "bytes_lm": 32}
@@ -87,9 +89,9 @@ def made(run: Run, shorter: int = 1) -> Curve:
 
 
 def kept(run: Run, again: bool) -> Curve:
-    """Of a run that was made before from the same parameters; made now, if there is none."""
+    """Of a run that was made before from the same parameters by the same code; made now, if there is none."""
     path = KEPT / f"{run.task}-{run.algorithm}-{run.seed}.json"
-    of = asdict(run.part(0, ""))
+    of = {**asdict(run.part(0, "")), "code": code_of(TRAINED)}
     if path.exists() and not again:
         before = json.loads(path.read_text())
         if before["of"] == of:

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
+from benchmarks.communication import __main__ as benchmark
 from benchmarks.communication.__main__ import measure
 from benchmarks.communication.delay_switch import Port
-from benchmarks.communication.measured_rank import COMPUTE, DDP
+from benchmarks.communication.measured_rank import COMPUTE, DDP, Measured
 from benchmarks.communication.namespaces import Namespaces, Network, missing
 
 why = missing(delays=True)
@@ -48,6 +49,26 @@ def swap_seconds(network: Network) -> float:
         seconds, _ = asking.communicate(timeout=60)
         assert answering.wait(60) == asking.returncode == 0
     return float(seconds)
+
+
+def test_a_kept_cell_of_other_code_is_measured_anew(tmp_path, monkeypatch):
+    measured = []
+
+    def measure_now(network, world, methods, seconds, steps):
+        measured.append(network.name)
+        return {
+            method: Measured(
+                method=method, step_seconds=float(len(measured)), sent_bytes=0.0, losses=[], chosen="", steps=1
+            )
+            for method in methods
+        }
+
+    monkeypatch.setattr(benchmark, "KEPT", tmp_path)
+    monkeypatch.setattr(benchmark, "measure", measure_now)
+    for code, seconds in (("this", 1.0), ("this", 1.0), ("other", 2.0)):
+        monkeypatch.setattr(benchmark, "code_of", lambda modules, code=code: f"{code} {modules}")
+        assert benchmark.kept((benchmark.SLOW, 2), again=False)[DDP].step_seconds == seconds
+    assert benchmark.kept((benchmark.SLOW, 2), again=True)[DDP].step_seconds == 3.0
 
 
 @needs_network

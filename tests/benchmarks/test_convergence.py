@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from benchmarks.common import kept_runs
 from benchmarks.common.report import Report
+from benchmarks.convergence import __main__ as benchmark
 from benchmarks.convergence.__main__ import Curve, Run, judge, reached
 from benchmarks.convergence.trained_rank import batches
 
@@ -36,6 +39,24 @@ def test_the_target_is_what_the_exact_sum_comes_to_with_every_seed_and_a_bit_mor
 def test_a_loss_that_is_not_reached_is_not_made_up() -> None:
     assert reached(a_curve(999), 1.5) is None
     assert reached(a_curve(50), 1.5) == (50, 0.5)
+
+
+def test_a_kept_run_of_other_code_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Run] = []
+    monkeypatch.setattr(benchmark, "KEPT", tmp_path)
+    monkeypatch.setattr(benchmark, "made", lambda run: made.append(run) or a_curve(50))
+    run = Run("digits", "bytegrad", 0)
+    for code, times in (("this", 1), ("this", 1), ("other", 2)):
+        monkeypatch.setattr(benchmark, "code_of", lambda modules, code=code: f"{code} {modules}")
+        assert [tuple(point) for point in benchmark.kept(run, again=False)] == a_curve(50)
+        assert len(made) == times
+
+
+def test_the_code_of_a_run_is_the_exchanges_and_the_examples_that_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, str] = {}
+    monkeypatch.setattr(kept_runs, "fingerprint", lambda sources: found.update(sources) or "")
+    kept_runs.code_of.__wrapped__(benchmark.TRAINED)
+    assert {"examples.digits", "examples.bytes_lm", "elastic_core.comm.bytegrad"} <= found.keys()
 
 
 @pytest.mark.parametrize("task", ["digits", "bytes_lm"])
