@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, Select, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import profiles
-from elastic_core.control.ledger.tables import ImportedRunRow, JobRow
+from elastic_core.control.ledger.tables import CheckpointRow, ImportedRunRow, JobRow, ObservationRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, JobState, from_json, to_json
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
@@ -25,6 +25,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
 
 MOST_REPORTS = 256  # of one run
+MOST_ACTIVE = 0.25  # of the runs that are handed out, where enough have ended: they say only that they are not done
 
 # The last of each cell of equal work, where there are many: what was reported long ago is thinned (`retention`).
 LOSSES = text("""
@@ -86,18 +87,33 @@ class _Reached:
 
 
 def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
-    """The last `limit` jobs that have trained, ended or not, and imported runs with them; the oldest first."""
+    """Of the jobs that have trained, and of imported runs, the last `limit`, oldest first.
+
+    Those that are still active are in it as they stand, but take the place of ended ones for a part of it at most.
+    """
     imported = [from_json(FinishedRun, row.run) for row in tx.session.scalars(
         select(ImportedRunRow).order_by(ImportedRunRow.finished_at.desc(), ImportedRunRow.id.desc()).limit(limit)
     )]  # fmt: skip
-    ended_at = func.coalesce(JobRow.finished_at, tx.now)
-    rows = list(tx.session.scalars(select(JobRow).order_by(ended_at.desc(), JobRow.id.desc()).limit(limit)))
-    own = _own_runs(tx, rows)
-    by_end = sorted([*imported, *own], key=lambda run: (run.finished_at, run.job_id))
-    return by_end[-limit:]
+    by_end = select(JobRow).where(JobRow.state != JobState.ACTIVE).order_by(JobRow.finished_at.desc(), JobRow.id.desc())
+    ended = [*imported, *_own_runs(tx, by_end, limit)]
+    ended.sort(key=lambda run: (run.finished_at, run.job_id))
+    room = max(limit - len(ended), int(MOST_ACTIVE * limit))
+    by_age = select(JobRow).where(JobRow.state == JobState.ACTIVE)
+    active = _own_runs(tx, by_age.order_by(JobRow.submitted_at.desc(), JobRow.id.desc()), room)[::-1]
+    return [*ended, *active][-limit:]
 
 
-def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
+def _trained(report: type[ObservationRow] | type[CheckpointRow]) -> ColumnElement[bool]:
+    """Whether a job's current lineage has such a report of work. Looked up job by job: both tables are large."""
+    done = func.coalesce(report.progress, report.samples) >= 1
+    found = select(report.id).where(report.job_id == JobRow.id, report.lineage == JobRow.lineage, done).limit(1)
+    return found.scalar_subquery().is_not(None)
+
+
+def _own_runs(tx: Tx, jobs: Select[JobRow], limit: int) -> list[FinishedRun]:
+    """The first so many of `jobs` that have trained."""
+    trained = or_(_trained(ObservationRow), _trained(CheckpointRow))
+    rows = tx.session.scalars(jobs.where(trained).limit(limit)).all()
     ids = [job.id for job in rows]
     run_losses, is_resubmitted, run_metrics = losses(tx, ids), resubmitted(tx, ids), metrics(tx, ids)
     reached = {row.id: _Reached(int(row.work or 0), int(row.samples or 0))
@@ -117,7 +133,6 @@ def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
             profile=points.get(job.id, ()),
         )
         for job in rows
-        if reached[job.id].work
     ]
 
 

@@ -11,7 +11,7 @@ forecast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -158,14 +158,32 @@ def label_of(run: FinishedRun) -> bool | None:
 
 
 def refit_forecasts(runs: Sequence[FinishedRun], path: Path) -> str:
-    """Fit the forecasts of work and of step times to these runs and put their file in the place of the one before."""
+    """Fit the forecasts of work and of step times to these runs and put their file in the place of the one before.
+
+    What these runs are too few for stays as it was learnt before.
+    """
     forecasters, said = fit_forecasters(runs)
     if forecasters.work is None and forecasters.steps is None:
         return said
     from elastic_core.predict.forecasts import forecast_files
 
+    before = _learnt_before(path)
+    if forecasters.work is None and before.work is not None:
+        forecasters, said = replace(forecasters, work=before.work), f"{said}; those of work learnt before stay"
+    if forecasters.steps is None and before.steps is not None:
+        forecasters, said = replace(forecasters, steps=before.steps), f"{said}; those of step times learnt before stay"
     forecast_files.save(forecasters, path)
     return said
+
+
+def _learnt_before(path: Path) -> Forecasters:
+    """Nothing where there is no file, or one that this version cannot use."""
+    from elastic_core.predict.forecasts import forecast_files
+
+    try:
+        return forecast_files.load(path)
+    except UserError:
+        return forecast_files.Forecasters()
 
 
 def fit_forecasters(runs: Sequence[FinishedRun]) -> tuple[Forecasters, str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+from elastic_core.control.scheduling.predicting import refit
 from elastic_core.control.scheduling.predicting.refit import SHARES, label_of, lesson_of
+from elastic_core.predict.forecasts import forecast_files
 from elastic_core.predict.predictability.described import SEEN_NAMES
 from elastic_core.predict.predictability.shortened import LIMITS
 from elastic_core.protocol.records import FinishedRun
-from tests.predict.forecasts.builders import MOST, a_run
+from tests.predict.forecasts.builders import MOST, a_run, history
 
 AT = [round(62.5 * k) for k in range(1, 161)]
 
@@ -48,3 +53,35 @@ def test_a_run_that_was_cut_off_or_reported_little_teaches_nothing() -> None:
 def test_a_run_that_went_to_its_limit_is_judged_by_its_loss_there_though_its_work_is_not_known() -> None:
     run = a_long_run()
     assert label_of(replace(run, completed=False)) is label_of(run) is True
+
+
+def of_known_end(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """They teach what steps take, and nothing of how much work a job is whose end nobody knows."""
+    return [replace(run, description=replace(run.description, target_loss=None)) for run in runs]
+
+
+def test_a_fit_that_cannot_learn_a_part_leaves_that_part_as_it_was_learnt_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
+    path, runs = tmp_path / "forecasts.skops", history(40)
+    refit.refit_forecasts(runs, path)
+    said = refit.refit_forecasts(of_known_end(runs), path)
+    assert said.startswith("no forecasts of work: 0 jobs of unknown end")
+    assert said.endswith("; those of work learnt before stay")
+    refit.refit_forecasts([replace(run, profile=()) for run in runs], path)
+    kept = forecast_files.load(path)
+    assert kept.work is not None
+    assert kept.steps is not None
+
+
+def test_a_file_that_cannot_be_read_is_replaced_by_what_can_be_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
+    path = tmp_path / "forecasts.skops"
+    path.write_bytes(b"of another version")
+    refit.refit_forecasts(of_known_end(history(40)), path)
+    learnt = forecast_files.load(path)
+    assert learnt.work is None
+    assert learnt.steps is not None
