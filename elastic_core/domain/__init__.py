@@ -9,6 +9,7 @@ a decision can be stored with its inputs and replayed.
 from __future__ import annotations
 
 from elastic_core.domain.decisions import (
+    EndedJob,
     JobState,
     JobView,
     Plan,
@@ -72,6 +73,7 @@ __all__ = [
     "EXACT",
     "SEGMENT_MARK",
     "Allocation",
+    "EndedJob",
     "ExactLoss",
     "ExchangeChoice",
     "ExchangeFallback",

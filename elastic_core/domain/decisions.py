@@ -105,6 +105,15 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """A job that is over, and how much work it was as far as anybody saw."""
+
+    job_id: str
+    work: int  # that it has committed, in the unit of its work
+    completed: bool  # False: cancelled, failed, or ended at its limit; its whole work exceeds `work`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """An immutable picture of the ledger: the whole input of a decision, besides its random seed."""
 
@@ -116,6 +125,8 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()  # those with a guaranteed share or a limit of slots, by name; others only borrow
     # Jobs that are not among `jobs` and did not train to their end: cancelled or failed of late, or between segments.
     not_finished: tuple[str, ...] = ()
+    # Jobs that ended since the decision whose state this is, and maybe some that had ended before.
+    ended: Annotated[tuple[EndedJob, ...], Field(exclude_if=lambda ended: not ended)] = ()
 
     def slots(self) -> tuple[Slot, ...]:
         """Slots of the nodes that are present, sorted."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from elastic_core.domain import (
     Allocation,
+    EndedJob,
     JobView,
     Limits,
     Node,
@@ -156,10 +157,11 @@ def waiting_since(state: str, created_at: float, asked_at: float | None) -> floa
 def snapshot(
     views: Iterable[JobView], *, version: int, now: float, nodes: tuple[Node, ...],
     policy_state: Mapping[str, Any], queues: tuple[Queue, ...], not_finished: tuple[str, ...] = (),
+    ended: tuple[EndedJob, ...] = (),
 ) -> Snapshot:  # fmt: skip
     """The whole input of a decision. `views`: of the jobs that hold or want slots."""
     jobs = tuple(sorted(views, key=lambda view: (view.submitted_at, view.job_id)))
     return Snapshot(
         version=version, now=now, nodes=nodes, jobs=jobs, policy_state=policy_state, queues=queues,
-        not_finished=not_finished,
+        not_finished=not_finished, ended=ended,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import ExchangeFigures, JobState
+from elastic_core.domain import EndedJob, ExchangeFigures, JobState
 from elastic_core.protocol.trainer import Heartbeat
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
 
@@ -134,6 +134,7 @@ def test_a_finished_job_that_took_the_most_it_might_is_no_completed_run(
     assert control.job("job-a").state == JobState.FINISHED
     (run,) = control.finished_runs(5)
     assert (run.completed, run.work_done) == (completed, progress)
+    assert control.snapshot().ended == (EndedJob(job_id="job-a", work=int(progress), completed=completed),)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,7 @@ def test_a_job_in_samples_that_never_reached_its_target_is_no_completed_run(
     trainer.commit(a_commit(order, 2, samples=samples, finished=True))
     (run,) = control.finished_runs(5)
     assert (run.completed, run.work_done) == (completed, samples)
+    assert control.snapshot().ended == (EndedJob(job_id="job-a", work=samples, completed=completed),)
 
 
 def test_a_job_with_patience_has_no_known_end_for_decisions(control: LedgerControl) -> None:

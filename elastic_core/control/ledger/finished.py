@@ -10,7 +10,7 @@ that was imported (`imported_runs`) stands beside the jobs of this ledger.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
@@ -19,10 +19,12 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import CheckpointRow, ImportedRunRow, JobRow, ObservationRow
 from elastic_core.control.ledger.views import spec_of
-from elastic_core.domain import CPU, JobState, from_json, to_json
+from elastic_core.domain import CPU, EndedJob, JobState, from_json, to_json
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
+from elastic_core.snapshot.endings import came_to_its_end
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
+from elastic_core.spec.parts.job_work import Work
 
 MOST_REPORTS = 256  # of one run
 MOST_ACTIVE = 0.25  # of the runs that are handed out, where enough have ended: they say only that they are not done
@@ -43,6 +45,16 @@ LOSSES = text("""
     ) AS last
     JOIN observations o ON o.id = last.id
     ORDER BY wanted.id, o.samples, o.id
+""")
+
+LAST_LOSSES = text("""
+    SELECT wanted.id, coalesce(o.progress, o.samples) AS done, o.loss
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    JOIN jobs j ON j.id = wanted.id
+    CROSS JOIN LATERAL (
+        SELECT progress, samples, loss FROM observations
+        WHERE job_id = j.id AND lineage = j.lineage ORDER BY id DESC LIMIT 1
+    ) AS o
 """)
 
 METRICS = text("""
@@ -128,25 +140,42 @@ def _own_runs(tx: Tx, jobs: Select[JobRow], limit: int) -> list[FinishedRun]:
             losses=run_losses.get(job.id, ()),
             metrics=run_metrics.get(job.id, ()),
             work=reached[job.id].work,
-            completed=job.state == JobState.FINISHED
-            and not _was_cut_off(spec_of(job), job.total_samples, reached[job.id], run_losses.get(job.id, ())),
+            completed=_completed(job, reached[job.id], run_losses.get(job.id, ())),
             profile=points.get(job.id, ()),
         )
         for job in rows
     ]
 
 
-def _was_cut_off(spec: JobSpec, total_samples: int, reached: _Reached, reported: Reports) -> bool:
-    """Whether a finished job whose end nobody knew ended at the most that it might take, and not at what it looked for.
+def _completed(job: JobRow, reached: _Reached, reported: Reports) -> bool:
+    spec = spec_of(job)
+    return job.state == JobState.FINISHED and came_to_its_end(
+        end_is_known=spec.work.end_is_known,
+        at_its_limit=reached.work >= job.total_samples or reached.samples >= most_samples(spec, job.total_samples),
+        target_loss=spec.work.target_loss,
+        last_loss=reported[-1][1] if reported else None,
+    )
 
-    The step that reaches the limit may reach the target loss as well: then the last report says so.
-    """
-    if spec.work.end_is_known:
-        return False
-    if reached.work < total_samples and reached.samples < most_samples(spec, total_samples):
-        return False
-    target = spec.work.target_loss
-    return target is None or not reported or not reported[-1][1] <= target
+
+def endings(tx: Tx, lately: ColumnElement[bool], most: int) -> tuple[EndedJob, ...]:
+    """Jobs that are over, the latest so many: how much work they have committed, and whether that was all of it."""
+    over = select(JobRow.id, JobRow.state, JobRow.spec["work"], CheckpointRow.progress, CheckpointRow.samples)
+    over = over.outerjoin(CheckpointRow, CheckpointRow.id == JobRow.head_id)
+    over = over.where(JobRow.state != JobState.ACTIVE, lately)
+    ended, open_ended = dict[str, EndedJob](), dict[str, _Reached]()
+    for job_id, state, work, progress, samples in tx.session.execute(
+        over.order_by(JobRow.finished_at.desc(), JobRow.id).limit(most)
+    ):
+        reached = _Reached(int(samples or 0) if progress is None else int(progress), int(samples or 0))
+        ended[job_id] = EndedJob(job_id=job_id, work=reached.work, completed=state == JobState.FINISHED)
+        if ended[job_id].completed and not Work.model_validate(work).end_is_known:
+            open_ended[job_id] = reached
+    last = {job_id: ((int(done), float(loss)),)
+            for job_id, done, loss in tx.session.execute(LAST_LOSSES, {"jobs": list(open_ended)})}  # fmt: skip
+    for job in tx.among(JobRow.id, open_ended):
+        completed = _completed(job, open_ended[job.id], last.get(job.id, ()))
+        ended[job.id] = replace(ended[job.id], completed=completed)
+    return tuple(ended.values())
 
 
 def described(job: JobRow) -> JobDescription:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Integer, cast, select
+from sqlalchemy import ColumnElement, Integer, cast, select
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.finished import endings
 from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
@@ -82,19 +83,25 @@ def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
         not_finished=(*sorted(set(active) - set(jobs)), *_cut_off(tx)),
+        ended=endings(tx, _lately(tx), MOST_CUT_OFF),
     )
 
 
-def _cut_off(tx: Tx) -> tuple[str, ...]:
-    """Jobs that were cancelled or have failed since the decision whose state is handed on, and some time before that.
+def _lately(tx: Tx) -> ColumnElement[bool]:
+    """Which jobs ended since the decision whose state is handed on, or some time before that.
 
     Policies take a job that they remember, and that is no longer there, for one that has finished. However long nobody
-    could decide, what ended meanwhile is told; of more than `MOST_CUT_OFF` endings only the latest.
+    could decide, what ended meanwhile is told.
     """
-    ended = select(JobRow.id).where(JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)))
     last = tx.session.scalar(_LAST_STATE)
-    if last is not None:  # else there is no state, or the decision that left it is no longer kept
-        ended = ended.where(JobRow.finished_at > min(last, tx.now) - CUT_OFF_SECONDS)
+    if last is None:  # there is no state, or the decision that left it is no longer kept
+        return JobRow.finished_at.is_not(None)
+    return JobRow.finished_at > min(last, tx.now) - CUT_OFF_SECONDS
+
+
+def _cut_off(tx: Tx) -> tuple[str, ...]:
+    """Jobs that were cancelled or have failed lately; of more than `MOST_CUT_OFF` only the latest."""
+    ended = select(JobRow.id).where(JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)), _lately(tx))
     return tuple(tx.session.scalars(ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(MOST_CUT_OFF)))
 
 

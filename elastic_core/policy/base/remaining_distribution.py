@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, isfinite, log, log2
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class History:
 
     works: Mapping[str, Sequence[float]] = field(default_factory=dict)
     sizes: Sequence[tuple[str, float]] = ()
+    # The same of jobs that were cut off before they had done all their work: what they had done.
+    cut_off: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    cut_off_seconds: Sequence[float] = ()
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -146,11 +149,15 @@ def _by_history(job: JobView, history: History, rate: float) -> tuple[Floats, st
     if works:
         standard = 2.0 ** (round(log2(rate) / _RATE_STEP) * _RATE_STEP)
         prior = work_left_predictor.prior(
-            works, tuple(second * standard for second in history.seconds), tasks=history.tasks
-        )
+            works, tuple(second * standard for second in history.seconds), tasks=history.tasks,
+            cut_off=tuple(history.cut_off.get(job.task, ())),
+            all_cut_off=tuple(second * standard for second in history.cut_off_seconds),
+        )  # fmt: skip
         return prior.quantiles(done, _BELOW_ONE) - done, TASK_HISTORY
     if history.sizes:
-        prior = work_left_predictor.prior((), history.seconds, tasks=history.tasks)
+        prior = work_left_predictor.prior(
+            (), history.seconds, tasks=history.tasks, all_cut_off=tuple(history.cut_off_seconds)
+        )
         return (prior.quantiles(done / rate, _BELOW_ONE) - done / rate) * rate, POOL_HISTORY
     prior = work_left_predictor.prior((), (), FIRST_STEPS * job.limits.min_batch)
     return prior.quantiles(done, _BELOW_ONE) - done, LINDY
@@ -202,6 +209,11 @@ _FORECASTS = {
 }
 
 
+def _seen(finished: Sequence[Any], cut_off: Sequence[float]) -> str:
+    jobs = plural(len(finished), "finished job")
+    return f"{jobs} and {len(cut_off)} that {'was' if len(cut_off) == 1 else 'were'} cut off" if cut_off else jobs
+
+
 def _note(job: JobView, source: str, history: History) -> str:
     if source == DECLARED:
         return ""
@@ -211,9 +223,10 @@ def _note(job: JobView, source: str, history: History) -> str:
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"
     unused = "" if job.predictable is None else f" ({judged}, but nothing was learnt yet to forecast it by)"
     if source == TASK_HISTORY:
-        return f"its end is expected from {plural(len(history.works[job.task]), 'finished job')} of its task{unused}"
+        seen = _seen(history.works[job.task], history.cut_off.get(job.task, ()))
+        return f"its end is expected from {seen} of its task{unused}"
     if source == POOL_HISTORY:
-        return f"its end is expected from {plural(len(history.sizes), 'finished job')} of other tasks{unused}"
+        return f"its end is expected from {_seen(history.sizes, history.cut_off_seconds)} of other tasks{unused}"
     if source == LINDY:
         return f"nothing is known of its end: taken by what it has run{unused}"
     return f"its end is forecast {_FORECASTS.get(source, f'from {source}')} ({judged})"

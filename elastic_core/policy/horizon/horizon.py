@@ -55,7 +55,7 @@ from elastic_core.policy.rules.rules import share_out
 from elastic_core.policy.rules.spending import prices_of, spending
 from elastic_core.policy.rules.urgency import SafetyMargin, deadline_words
 from elastic_core.policy.task_memory import measurements
-from elastic_core.policy.task_memory.measurements import TaskMemory
+from elastic_core.policy.task_memory.measurements import Size, TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.predict.work.work_left import finish_seconds
 
@@ -90,7 +90,8 @@ class Horizon:
             targets = with_nodes(snapshot, _targets(shared, resolution, finishes, told), shared, resolution.chosen)
         state = {
             "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
-            "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
+            "moves": moves.store(targets, snapshot.now), "turns": turns,
+            "sizes": [size[:2] if size.completed else size for size in memory.sizes],
             "resizes": memory.resizes.to_json(),
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
@@ -111,27 +112,32 @@ class _Memory:
 
     tasks: dict[str, TaskMemory]
     prior: CrossTaskPrior
-    sizes: list[tuple[str, float]]  # of jobs that are no longer there: task, and standard seconds, oldest first
+    sizes: list[Size]  # of jobs that are no longer there, oldest first
     resizes: ResizeTimes
 
     @property
     def history(self) -> History:
-        return History({task: memory.works for task, memory in self.tasks.items()}, self.sizes)
+        return History(
+            {task: memory.works for task, memory in self.tasks.items()},
+            [(size.task, size.seconds) for size in self.sizes if size.completed],
+            {task: [work for _, work in memory.cut_off] for task, memory in self.tasks.items()},
+            [size.seconds for size in self.sizes if not size.completed],
+        )
 
 
 def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
     declared = {job.job_id for job in snapshot.jobs if is_declared(job)}
-    finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished, declared)
+    finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished, declared, snapshot.ended)
     sizes = [*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished][-MOST_SIZES:]
     prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
     return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
 
 
-def _stored_sizes(stored: Sequence[Any]) -> list[tuple[str, float]]:
+def _stored_sizes(stored: Sequence[Any]) -> list[Size]:
     """States that were kept before tasks were known with them hold seconds alone: each is of a task of its own."""
-    pairs = [size if isinstance(size, Sequence) else (f"unknown {at}", size) for at, size in enumerate(stored)]
-    return [(str(task), float(seconds)) for task, seconds in pairs]
+    sizes = [size if isinstance(size, Sequence) else (f"unknown {at}", size) for at, size in enumerate(stored)]
+    return [Size(str(task), float(seconds), *map(bool, completed)) for task, seconds, *completed in sizes]
 
 
 def _with_choices(snapshot: Snapshot) -> tuple[Snapshot, Choices]:

@@ -1,7 +1,8 @@
 """The measurements of a task's jobs, averaged: what `horizon` fits one model of the whole task to.
 
 Jobs of one task (one entry point) resemble each other, so a job that has just arrived need not start blind on one
-slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there. Plain
+slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there: all of
+it, or what those had done that were cut off (cancelled, failed, ended at their limit). Plain
 JSON in `Plan.state` under "tasks". `policy.task_memory.task_profiles` keeps what single jobs measured instead of means
 over all of them, and the processes by role, which a model over slots has no place for; so the two stay two records.
 
@@ -16,11 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import exp, inf, log
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastic_core.domain import EXACT, JobView, Layout, ProfilePoint, to_json
+from elastic_core.domain import EXACT, EndedJob, JobView, Layout, ProfilePoint, to_json
 from elastic_core.predict.speed.kept_exchange import to_share
 from elastic_core.predict.speed.layout_speeds import is_plain, name_of
 
@@ -32,6 +33,15 @@ MOVED = 0.05  # of a step: a mean that was corrected by less is told on as it wa
 _LEAST = 1e-9  # seconds
 _POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint) if known.name not in ("roles", "layout"))
 _values_of = attrgetter(*_POINT_FIELDS)
+
+
+class Size(NamedTuple):
+    """The work of a job that is over, in seconds of service at its standard rate; more, if it was cut off."""
+
+    task: str
+    seconds: float
+    completed: bool = True
+
 
 # slots, nodes, type, local batch, accumulation, cut of the model and communication algorithm
 Configuration = tuple[int, int, str, int, int, str]
@@ -101,18 +111,37 @@ class Reported:
     added: Mapping[str, Added] = field(default_factory=dict)
     total: int | None = None  # all of its work, where that is declared
 
-    @property
-    def work(self) -> int:
-        """Of a job that is no longer there: a decision saw it last some time before its end."""
-        return self.done if self.total is None else self.total
+    def at_the_end(self, told: EndedJob | None) -> tuple[int, bool]:
+        """The work of a job that is no longer there, and whether that was all of it.
+
+        A decision saw it last some time before its end. `told`: what the snapshot says of it; of whom it says nothing
+        is taken to have finished.
+        """
+        completed = told is None or told.completed
+        if completed and self.total is not None:
+            return self.total, True
+        return max(self.done, told.work if told is not None else 0), completed
 
 
 @dataclass(slots=True)
 class TaskMemory:
     means: dict[Configuration, Mean] = field(default_factory=dict)
     noise: dict[int, float] = field(default_factory=dict)  # by the binary logarithm of the work done
-    works: list[float] = field(default_factory=list)  # of jobs that are no longer there
+    works: list[float] = field(default_factory=list)  # of jobs that have finished, oldest first
+    # What jobs had done that were cut off, with how many of `works` came before: so both are of the same time.
+    cut_off: list[tuple[int, float]] = field(default_factory=list)
     reported: dict[str, Reported] = field(default_factory=dict)  # by active job
+
+    def add_work(self, work: float, completed: bool) -> None:
+        if completed:
+            self.works.append(work)
+        else:
+            self.cut_off.append((len(self.works), work))
+
+    def forget_old_works(self) -> None:
+        gone = max(len(self.works) - MOST_WORKS, 0)
+        self.works = self.works[gone:]
+        self.cut_off = [(before - gone, work) for before, work in self.cut_off if before >= gone][-MOST_WORKS:]
 
     def points(self) -> tuple[ProfilePoint, ...]:
         return tuple(mean.point for mean in self.means.values())
@@ -133,23 +162,29 @@ def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
 
 def learn(
     memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = (),
-    declared: Collection[str] = (),
-) -> list[tuple[str, float]]:  # fmt: skip
-    """Take over what the jobs of a snapshot have measured since the last one, and the work of those that finished.
+    declared: Collection[str] = (), ended: Sequence[EndedJob] = (),
+) -> list[Size]:  # fmt: skip
+    """Take over what the jobs of a snapshot have measured since the last one, and the work of those that are over.
 
-    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. `declared`:
-    jobs that end with the work that they declare. Returns task and work of those that finished, in standard seconds, as
-    far as their rates are known (`set_rates`).
+    `ended`: what is known of their ends (`Snapshot.ended`). Those that are away and may come back
+    (`Snapshot.not_finished`) are kept as they were. `declared`: jobs that end with the work that they declare. Returns
+    the sizes of those that are over, as far as their rates are known (`set_rates`).
     """
     sizes = []
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
-    not_over = {job.job_id for job in jobs} | set(not_finished)
+    ends = {job.job_id: job for job in ended}
+    here, away = {job.job_id for job in jobs}, set(not_finished) - ends.keys()
     for task, memory in memories.items():
-        gone = [reported for job_id, reported in memory.reported.items() if job_id not in not_over]
-        memory.works += [float(reported.work) for reported in gone if reported.work]
-        memory.works = memory.works[-MOST_WORKS:]
-        sizes += [(task, reported.work / reported.rate) for reported in gone if reported.work and reported.rate]
-        memory.reported = {}
+        for job_id, reported in memory.reported.items():
+            if job_id in here or job_id in away:
+                continue
+            work, completed = reported.at_the_end(ends.get(job_id))
+            if work:
+                memory.add_work(float(work), completed)
+            if work and reported.rate:
+                sizes.append(Size(task, work / reported.rate, completed))
+        memory.forget_old_works()
+        memory.reported = {job_id: reported for job_id, reported in memory.reported.items() if job_id in away}
     for job in jobs:
         memory = memories.setdefault(job.task, TaskMemory())
         total = job.total_samples if job.job_id in declared else None
@@ -213,6 +248,7 @@ def _to_json(memory: TaskMemory) -> dict[str, Any]:
         "seen": [[_plain(m.point), m.jobs, m.log_step, m.log_sync] for m in memory.means.values()],
         "noise": [[stage, value] for stage, value in sorted(memory.noise.items())],
         "works": memory.works,
+        **({"cut_off": [list(one) for one in memory.cut_off]} if memory.cut_off else {}),
         "told": {job_id: _reported(reported, kept) for job_id, reported in memory.reported.items()},
     }
 
@@ -254,6 +290,7 @@ def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
         {configuration_of(mean.point): mean for mean in means},
         {int(stage): value for stage, value in stored["noise"]},
         list(stored["works"]),
+        [(before, work) for before, work in stored.get("cut_off", ())],
         {job_id: _reported_of(*reported) for job_id, reported in stored["told"].items()},
     )
 

@@ -8,6 +8,10 @@ and once a job has outlived its like the tail takes over. How alike the jobs of 
 weighed by leave-one-out likelihood, and so is how often one departs from all before. Of all tasks a whole task is left
 out at a time: that a hundred jobs of one are alike says nothing of how near a job of another will come to them. Works
 are in any one unit, the caller's.
+
+Of jobs that were cut off it is known that they needed more than they had done. Each hands its share on to those that
+did more (Kaplan and Meier 1958, as Efron 1967 redistributes to the right); the shares of those that had outlived every
+finished job go to what the wider knowledge says of more work than theirs.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ _WIDER_WEIGHTS = np.asarray([0.05, 0.15, 0.5, 1.5])  # finished jobs that the wi
 _WIDTHS = np.asarray([0.03, 0.06, 0.125, 0.25, 0.5, 1.0])
 _WIDTH_PRIOR = np.exp(-0.5 * np.log(_WIDTHS / 0.5) ** 2)
 _GRID = 256
+_NONE: Floats = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +62,26 @@ def estimate(history: Sequence[float], all_history: Sequence[float], done: float
 
 @lru_cache(maxsize=4096)
 def prior(
-    history: tuple[float, ...], all_history: tuple[float, ...], scale: float = 1.0, tasks: tuple[str, ...] = ()
-) -> WorkPrior:
+    history: tuple[float, ...], all_history: tuple[float, ...], scale: float = 1.0, tasks: tuple[str, ...] = (), *,
+    cut_off: tuple[float, ...] = (), all_cut_off: tuple[float, ...] = (),
+) -> WorkPrior:  # fmt: skip
     """The distribution before anything is done. Keep it, or rely on its being remembered here.
 
-    `tasks`: whose each of `all_history` is; without them each is taken for one of a task of its own."""
+    `tasks`: whose each of `all_history` is; without them each is taken for one of a task of its own. `cut_off` and
+    `all_cut_off`: what jobs had done that were cut off; they say something beside finished ones only.
+    """
     own, (every, groups) = _logs(history), _grouped(all_history, tasks)
-    typical = own if len(own) else every
+    own_cut = _logs(cut_off if len(own) else ())
+    every_cut = _logs(all_cut_off if len(every) else ())
+    typical = np.concatenate((own, own_cut) if len(own) else (every, every_cut))
     scale = float(np.exp(np.median(typical))) if len(typical) else _usable(scale)
-    spread = np.concatenate((typical, every, [np.log(scale)]))
+    spread = np.concatenate((typical, every, every_cut, [np.log(scale)]))
     top = np.exp(min(spread.max() + 6.0, 600.0))
     works = np.append(0.0, np.geomspace(scale * 1e-4, max(top, scale * 100.0), _GRID))
     if len(own):  # the steps of a tight history must not fall between two points of the grid
         near = np.exp(np.unique(np.round(own - np.log(scale), 1))[:, None] + np.linspace(-0.2, 0.2, 21)) * scale
         works = np.unique(np.concatenate((works, near.ravel())))
-    known = _Kernels(own, _Kernels(every, _Tail(scale), groups))
+    known = _Kernels(own, _Kernels(every, _Tail(scale), groups, every_cut), cut_off=own_cut)
     return WorkPrior.of(works, known.survival(works), scale)
 
 
@@ -189,13 +199,17 @@ class _Tail:
 class _Kernels:
     """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several weights.
 
-    `groups`: what is left out together when these are weighed; without them each work is by itself."""
+    `groups`: what is left out together when these are weighed; without them each work is by itself. `cut_off`: the
+    logarithms of what jobs had done that were cut off."""
 
-    def __init__(self, logs: Floats, wider: _Tail | _Kernels, groups: Ints | None = None) -> None:
+    def __init__(
+        self, logs: Floats, wider: _Tail | _Kernels, groups: Ints | None = None, cut_off: Floats = _NONE
+    ) -> None:
         self._logs, self._wider = logs, wider
         self._groups = np.arange(len(logs)) if groups is None else groups
-        trust = self._weigh()
-        known = trust * len(logs) / (len(logs) + _WIDER_WEIGHTS)
+        self._shares, self._outlived, self._beyond = _kaplan_meier(logs, cut_off)
+        seen = len(logs) + len(cut_off)
+        known = self._weigh() * seen / (seen + _WIDER_WEIGHTS)
         self._widths = known.sum(axis=1)  # share of each width; what is left is the wider knowledge's
         self._wider_share = 1.0 - float(known.sum())
 
@@ -205,8 +219,11 @@ class _Kernels:
             return wider
         with np.errstate(divide="ignore"):
             distance = self._logs[:, None] - np.log(works)
-        each = np.asarray([ndtr(distance / width).mean(axis=0) for width in _WIDTHS])
+        each = np.asarray([self._shares @ ndtr(distance / width) for width in _WIDTHS])
         mixed: Floats = self._widths @ each + self._wider_share * wider
+        if len(self._outlived):
+            beyond = np.minimum(wider[:, None] / self._wider.survival(np.exp(self._outlived)), 1.0)
+            mixed += self._beyond * self._widths.sum() * beyond.sum(axis=1)
         return mixed
 
     def density(self, logs: Floats) -> Floats:
@@ -214,22 +231,42 @@ class _Kernels:
         wider = self._wider.density(logs)
         if not len(self._logs):
             return wider
-        each = np.asarray([_kernel(self._logs[:, None] - logs, width).mean(axis=0) for width in _WIDTHS])
+        each = np.asarray([self._shares @ _kernel(self._logs[:, None] - logs, width) for width in _WIDTHS])
         mixed: Floats = self._widths @ each + self._wider_share * wider
+        if len(self._outlived):
+            beyond = wider[:, None] / self._wider.survival(np.exp(self._outlived)) * (logs[:, None] > self._outlived)
+            mixed += self._beyond * self._widths.sum() * beyond.sum(axis=1)
         return mixed
 
     def _weigh(self) -> Floats:
         """By (width, wider knowledge's weight): the width's prior times each work's likelihood given other groups'."""
-        others = self._groups[:, None] != self._groups
+        others = (self._groups[:, None] != self._groups) * (self._shares / self._shares.sum() * len(self._logs))
         wider = self._wider.density(self._logs)
         score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_WIDER_WEIGHTS), axis=1))
         for i, width in enumerate(_WIDTHS if others.any() else ()):
-            density = np.where(others, _kernel(self._logs[:, None] - self._logs, width), 0.0)
+            density = others * _kernel(self._logs[:, None] - self._logs, width)
             mixed = density.sum(axis=1)[:, None] + wider[:, None] * _WIDER_WEIGHTS
             score[i] += np.log(mixed / (others.sum(axis=1)[:, None] + _WIDER_WEIGHTS)).sum(axis=0)
         weight = np.exp(score - score.max())
         shared: Floats = weight / weight.sum()
         return shared
+
+
+def _kaplan_meier(finished: Floats, cut_off: Floats) -> tuple[Floats, Floats, float]:
+    """The share of each finished work; what those had done that outlived all of them, and the share of each of these.
+
+    A finished work counts as over before one that was cut off at the same.
+    """
+    if not len(cut_off):
+        return np.full(len(finished), 1.0 / max(len(finished), 1)), _NONE, 0.0
+    ends, is_cut = np.concatenate((finished, cut_off)), np.repeat([False, True], [len(finished), len(cut_off)])
+    order = np.lexsort((is_cut, ends))
+    at_risk = len(ends) - np.arange(len(ends))
+    survival = np.cumprod(np.where(is_cut[order], 1.0, 1.0 - 1.0 / at_risk))
+    shares = np.empty(len(ends))
+    shares[order] = np.append(1.0, survival[:-1]) / at_risk
+    outlived = cut_off[cut_off >= finished.max()]
+    return shares[: len(finished)], outlived, float(survival[-1]) / max(len(outlived), 1)
 
 
 def _kernel(distance: Floats, width: float) -> Floats:

@@ -85,7 +85,7 @@ class _Simulation:
         first = workload.jobs[0].submitted_at if workload.jobs else 0.0
         begins = workload.begins or Snapshot(version=0, now=first, nodes=self.nodes, jobs=())
         self.now, self.version, self.state = begins.now, begins.version, begins.policy_state
-        self.not_finished = begins.not_finished
+        self.not_finished, self.just_ended = begins.not_finished, list(begins.ended)  # until a decision is told
         self.stood = {view.job_id: view for view in begins.jobs}
         self.arriving = list(reversed(workload.jobs))
         self.active: dict[str, Running] = {}
@@ -157,6 +157,7 @@ class _Simulation:
             self.free.update(running.allocation.slots)
         del self.active[running.job.job_id]
         self.ended.append(running)
+        self.just_ended.append(running.ending())
         self.last_end = running.finished_at
 
     def _arrive(self) -> None:
@@ -184,12 +185,14 @@ class _Simulation:
                 raise UserError(f"the plan of {plan.policy} at {self.now:.0f} s is invalid: {'; '.join(violated[:5])}")
         self.version += 1
         self.decisions += 1
+        self.just_ended = []
         self.state, self.wake_at, self.targets = plan.state, plan.wake_at, plan.targets
         self._carry_out()
         for job_id in plan.turned_away:
             running = self.active.pop(job_id)
             running.turned_away = True
             self.ended.append(running)
+            self.just_ended.append(running.ending())
         waiting = sum(not job.nodes for job in self.active.values())
         if self.options.timeline:
             self.recorder.queue.append((self.now, len(self.active) - waiting, waiting))
@@ -205,7 +208,7 @@ class _Simulation:
         views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
         return snapshot(
             views, version=self.version, now=self.now, nodes=self.nodes, policy_state=self.state,
-            queues=self.workload.queues, not_finished=self.not_finished,
+            queues=self.workload.queues, not_finished=self.not_finished, ended=tuple(self.just_ended),
         )  # fmt: skip
 
     def _carry_out(self) -> None:

@@ -10,6 +10,7 @@ from random import Random
 
 from elastic_core.domain import (
     Allocation,
+    EndedJob,
     JobView,
     Layout,
     Limits,
@@ -29,6 +30,7 @@ from elastic_core.sim.engine.step_at import layout_measured, step_at
 from elastic_core.sim.ground_truth.physics import Split, gain
 from elastic_core.sim.ground_truth.servers import server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
+from elastic_core.snapshot.endings import came_to_its_end
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
 from elastic_core.snapshot.job_reports import (
     NOISE_WINDOW,
@@ -312,6 +314,15 @@ class Running:
             work_forecast=None if declared else self.job.work_forecast,
         )
         return record if self.stood is None else beginnings.with_what_was_seen(record, self.stood)
+
+    def ending(self) -> EndedJob:
+        """What production would tell a policy once it is over. A job whose losses are not simulated meets no target."""
+        most, done = self.job.most_samples, int(self.done)
+        completed = not self.turned_away and came_to_its_end(
+            end_is_known=self.job.declared, at_its_limit=most is not None and done >= most,
+            target_loss=None, last_loss=None,
+        )  # fmt: skip
+        return EndedJob(job_id=self.job.job_id, work=done, completed=completed)
 
     def _share_done(self) -> float:
         return self.done / self.job.physics.epoch_ends[-1]

@@ -8,16 +8,16 @@ from structlog.testing import capture_logs
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.snapshots import CUT_OFF_SECONDS
-from elastic_core.domain import Plan, to_json
+from elastic_core.domain import EndedJob, Plan, to_json
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.protocol.encoding import dumps
-from tests.builders import FACTS, FakeClock, Life, a_beat, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec
 
 TASK = a_spec().entry_point
 
 
-def submit(control: LedgerControl, job_id: str) -> Life:
-    control.submit(job_id, a_spec(), FACTS)
+def submit(control: LedgerControl, job_id: str, **spec: object) -> Life:
+    control.submit(job_id, a_spec(**spec), FACTS)
     control.acquire(f"{job_id}__seg_0")
     return Life(control, control.trainer, job_id)
 
@@ -51,6 +51,31 @@ def test_endings_while_nobody_could_decide_are_told_however_long_that_was_and_ho
     clock.advance(CUT_OFF_SECONDS + 1.0)
     submit(control, "job-d")
     assert control.snapshot().not_finished == ()  # told once, and not for ever
+
+
+def test_a_short_job_is_remembered_with_the_work_that_it_did_though_no_decision_ever_saw_it_at_work(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    control.set_policy("horizon")
+    life = submit(control, "job-a", work={"samples": 100_000, "target_loss": 0.1})
+    order = life.start()
+    clock.advance(5.0)
+    control.trainer(order.token).commit(a_commit(order, 300, samples=4_800, finished=True))
+    submit(control, "job-b")
+    assert control.snapshot().policy_state["tasks"][TASK]["works"] == [4_800.0]
+
+
+def test_a_job_that_was_cancelled_is_remembered_with_what_it_had_done_as_cut_off(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    control.set_policy("horizon")
+    control.trainer(submit(control, "job-a").start().token).heartbeat(a_beat(100))
+    clock.advance(1.0)
+    submit(control, "job-b")
+    control.cancel("job-a", "enough")
+    remembered = control.snapshot().policy_state["tasks"][TASK]
+    assert (remembered["works"], remembered["cut_off"]) == ([], [[0, 1000.0]])
+    assert control.snapshot().ended == (EndedJob(job_id="job-a", work=0, completed=False),)  # it committed nothing
 
 
 def many_are_cancelled(url: str, count: int, at: float) -> None:

@@ -103,6 +103,7 @@ def jobs(count: int, ways: Sequence[Way] = (Way.DECLARED,)) -> list[tuple[SimJob
                     priority=spec.priority, queue=spec.queue, declared=spec.work.end_is_known,
                     deadline=None if spec.deadline is None else spec.deadline.timestamp(),
                     reported_noise=None if in_progress else noise_scale,
+                    most_samples=None if spec.work.end_is_known else spec.work.samples,
                 ),
                 spec,
             )

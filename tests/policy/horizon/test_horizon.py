@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 
-from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snapshot, WorkForecast
+from elastic_core.domain import EndedJob, JobView, Limits, Plan, ProfilePoint, Slot, Snapshot, WorkForecast
 from elastic_core.policy.base.knapsack import best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon, problem
@@ -148,6 +148,25 @@ def test_declared_work_of_finished_jobs_tells_what_undeclared_ones_need() -> Non
     plan = decide(snapshot(nodes(8), asked, state=state))
     assert plan.state["tasks"]["t"]["works"] == [10.0**6] * 3
     assert "expected from 3 finished jobs of its task" in plan.targets["asked"].reason
+
+
+def test_jobs_that_were_cut_off_lead_to_expect_more_work_and_are_named_in_the_reason() -> None:
+    """Through the stored state: one that finished, and three that had outlived it when they were cancelled."""
+    jobs = [replace(known(f"gone-{n}", n, lim=FINE), task="t", total_samples=None) for n in range(4)]
+    ends = [EndedJob(job_id=view.job_id, work=10**8 if n else 10**6, completed=not n) for n, view in enumerate(jobs)]
+    state = decide(snapshot(nodes(8), *jobs)).state
+    asked = {task: replace(known("asked", lim=FINE), task=task, total_samples=None) for task in "tu"}
+    told = replace(snapshot(nodes(8), asked["t"], state=json.loads(json.dumps(state))), ended=tuple(ends))
+    plan = decide(told)
+    assert "expected from 1 finished job and 3 that were cut off of its task" in plan.targets["asked"].reason
+    only_finished = problem(replace(told, ended=tuple(ends[:1]), not_finished=tuple(view.job_id for view in jobs[1:])))
+    with_all = problem(told)
+    assert only_finished is not None
+    assert with_all is not None
+    assert with_all.left.mean[0] > 10 * only_finished.left.mean[0]
+    state = json.loads(json.dumps(plan.state))
+    of_another = decide(snapshot(nodes(8), asked["u"], state=state)).targets["asked"].reason
+    assert "expected from 1 finished job and 3 that were cut off of other tasks" in of_another
 
 
 def test_sizes_that_were_kept_without_their_tasks_are_read_as_of_tasks_of_their_own() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.domain import JobView
+from elastic_core.domain import EndedJob, JobView
 from elastic_core.policy.horizon.speeds.corrected import Corrected, scales_of
 from elastic_core.policy.task_memory import measurements
+from elastic_core.policy.task_memory.measurements import Size
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.throughput import StepTime
 from tests.policy.builders import job, measured, point
@@ -154,7 +155,7 @@ def test_the_work_of_who_has_left_is_told_in_seconds_at_its_last_rate() -> None:
     assert measurements.learn(tasks, [quick, slow]) == []
     measurements.set_rates(tasks, [quick, slow], [500.0, 10.0])
     stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
-    assert measurements.learn(stored, []) == [("t", 2.0), ("u", 100.0)]
+    assert measurements.learn(stored, []) == [Size("t", 2.0), Size("u", 100.0)]
 
 
 def test_a_new_measurement_asks_for_a_new_rate_until_one_of_the_task_has_finished() -> None:
@@ -191,5 +192,60 @@ def test_a_job_that_declared_its_work_has_done_all_of_it_however_long_before_its
     measurements.learn(tasks, [short, half, open_, left], declared={"s", "h", "l"})
     measurements.set_rates(tasks, [short, half, open_, left], [10.0] * 4)
     stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
-    assert measurements.learn(stored, [], not_finished=("l",)) == [("t", 100.0), ("t", 100.0)]
+    assert measurements.learn(stored, [], not_finished=("l",)) == [Size("t", 100.0), Size("t", 100.0)]
     assert stored["t"].works == [1000.0, 1000.0]
+
+
+def ended(name: str, work: int, completed: bool = True) -> EndedJob:
+    return EndedJob(job_id=name, work=work, completed=completed)
+
+
+def test_a_job_whose_end_nobody_knew_has_done_what_it_did_at_its_end_and_not_when_it_was_seen_last() -> None:
+    tasks: dict[str, measurements.TaskMemory] = {}
+    short = a_job("a", 0.1, total_samples=None, done_samples=0)
+    measurements.learn(tasks, [short])
+    measurements.set_rates(tasks, [short], [10.0])
+    assert measurements.learn(tasks, [], ended=[ended("a", 700), ended("never-seen", 5)]) == [Size("t", 70.0)]
+    assert tasks["t"].works == [700.0]
+    assert measurements.learn(tasks, [], ended=[ended("a", 700)]) == []  # told again, counted once
+
+
+def test_of_a_job_that_was_cut_off_what_it_had_done_is_kept_as_less_than_its_work() -> None:
+    tasks: dict[str, measurements.TaskMemory] = {}
+    cancelled, ran = a_job("a", done_samples=900), a_job("b", done_samples=100)
+    measurements.learn(tasks, [cancelled, ran, a_job("never-began", done_samples=0)])
+    measurements.set_rates(tasks, [cancelled, ran, a_job("never-began")], [10.0] * 3)
+    ends = [ended("a", 800, completed=False), ended("b", 200), ended("never-began", 0, completed=False)]
+    stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
+    assert measurements.learn(stored, [], not_finished=("a",), ended=ends) == [
+        Size("t", 90.0, completed=False), Size("t", 20.0)
+    ]  # fmt: skip
+    kept = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(stored)})))["t"]
+    assert (kept.works, kept.cut_off) == ([200.0], [(0, 900.0)])  # a heartbeat had told of more than it committed
+
+
+def test_what_was_cut_off_is_forgotten_with_the_works_that_finished_at_the_same_time() -> None:
+    memory = measurements.TaskMemory()
+    memory.add_work(1.0, completed=False)
+    for number in range(measurements.MOST_WORKS):
+        memory.add_work(10.0 + number, completed=True)
+    memory.add_work(2.0, completed=False)
+    memory.forget_old_works()
+    assert memory.cut_off == [(0, 1.0), (measurements.MOST_WORKS, 2.0)]
+    memory.add_work(99.0, completed=True)
+    memory.forget_old_works()
+    assert memory.cut_off == [(measurements.MOST_WORKS - 1, 2.0)]
+    assert len(memory.works) == measurements.MOST_WORKS
+
+
+def test_a_job_that_is_away_and_comes_back_is_kept_as_it_was() -> None:
+    """Paused, or between two segments: what it has measured counts once, and if it ends there so does its work."""
+    tasks: dict[str, measurements.TaskMemory] = {}
+    paused = a_job("a", 0.1, done_samples=500)
+    measurements.learn(tasks, [paused])
+    measurements.learn(tasks, [], not_finished=("a",))
+    measurements.learn(tasks, [paused])
+    assert [mean.jobs for mean in tasks["t"].means.values()] == [1]
+    measurements.learn(tasks, [], not_finished=("a",))
+    measurements.learn(tasks, [], not_finished=("a",), ended=[ended("a", 500, completed=False)])
+    assert (tasks["t"].works, tasks["t"].cut_off, tasks["t"].reported) == ([], [(0, 500.0)], {})

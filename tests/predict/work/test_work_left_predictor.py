@@ -128,3 +128,54 @@ def test_the_mean_is_that_of_the_distribution() -> None:
 def test_what_cannot_be_a_work_is_passed_over(odd: float) -> None:
     assert estimate([odd, 10.0], [odd, 10.0], odd) == estimate([10.0], [10.0], 0.0)
     assert isfinite(estimate((), (), odd, odd).median)
+
+
+def median_of(*works: float, cut_off: tuple[float, ...] = ()) -> float:
+    return float(prior(works, (), cut_off=cut_off).quantiles(0.0, np.asarray([0.5]))[0])
+
+
+def test_what_was_cut_off_says_that_jobs_are_longer_and_not_how_long_it_was() -> None:
+    """To leave it out, or to take what was done for all of it, would both say less."""
+    finished = (90.0, 100.0, 110.0, 900.0, 1000.0, 1100.0)
+    told = median_of(*finished, cut_off=(200.0,) * 6)
+    assert told > 1.5 * median_of(*finished)
+    assert told > 1.5 * median_of(*finished, *(200.0,) * 6)
+
+
+def test_a_job_that_was_cut_off_before_all_others_ended_says_nothing() -> None:
+    works = (900.0, 1000.0, 1100.0, 1200.0)
+    assert median_of(*works, cut_off=(1.0, 2.0)) == pytest.approx(median_of(*works), rel=0.05)
+
+
+def test_shares_are_those_of_kaplan_and_meier() -> None:
+    """With hardly any smoothing: of 2, 5, 7, 11 finished and 3, 6 and 12 cut off."""
+    known = (2.0, 5.0, 7.0, 11.0) * 16
+    told = prior(known, (), cut_off=(3.0, 6.0, 12.0) * 16)
+    survives = [told.exceeds(at, 0.0) for at in (4.0, 6.5, 10.0)]
+    assert survives == pytest.approx([6 / 7, 6 / 7 * 4 / 5, 6 / 7 * 4 / 5 * 2 / 3], abs=0.06)
+
+
+def test_where_more_were_cut_off_than_finished_most_are_longer_than_any_that_finished() -> None:
+    told = prior((100.0,), (), cut_off=(10_000.0,) * 9)
+    assert told.exceeds(10_000.0, 0.0) == pytest.approx(0.9, abs=0.05)
+    beyond = told.quantiles(10_000.0, np.asarray([0.1, 0.5]))
+    assert 10_000.0 < beyond[0] < beyond[1] < inf
+
+
+def test_what_was_cut_off_of_other_tasks_counts_where_finished_works_of_other_tasks_do() -> None:
+    others = (100.0,) * 4
+    blind = prior((), others).exceeds(1000.0, 0.0)
+    assert prior((), others, all_cut_off=(5000.0,) * 4).exceeds(1000.0, 0.0) > blind + 0.3
+    assert prior((), (), all_cut_off=(5000.0,)).exceeds(1000.0, 0.0) == prior((), ()).exceeds(1000.0, 0.0)
+
+
+@settings(BUSY, max_examples=40)
+@given(own=histories, cut=histories, done=st.lists(st.floats(0, 1e13), min_size=2, max_size=6))
+def test_with_jobs_that_were_cut_off_an_estimate_still_grows_with_what_is_done(
+    own: list[float], cut: list[float], done: list[float]
+) -> None:
+    told = prior(tuple(own), tuple(own), cut_off=tuple(cut), all_cut_off=tuple(cut))
+    found = [told.estimate(at) for at in sorted(done)]
+    assert all(isfinite(each.high) and each.low >= at for each, at in zip(found, sorted(done), strict=True))
+    for sooner, later in pairwise(found):
+        assert later.median >= sooner.median * (1 - 1e-9)

@@ -331,6 +331,24 @@ def test_who_is_turned_away_leaves_and_never_comes_back() -> None:
     assert result.figures()["turned_away"] == 1
 
 
+def test_what_ended_since_the_last_decision_is_told_with_its_work_and_whether_that_was_all_of_it() -> None:
+    """As in production: who ends at the most that it may take was cut off, and so was who is turned away."""
+
+    class TurnsAway(Scripted):
+        def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+            plan = super().decide(snapshot, rng)
+            return replace(plan, turned_away=tuple(v.job_id for v in snapshot.jobs if v.job_id == "away"))
+
+    undeclared = {"declared": False, "truth": physics(1000.0)}
+    jobs = [sim_job("met", **undeclared, most_samples=5000), sim_job("limit", 1.0, **undeclared, most_samples=1000),
+            sim_job("away", 2.0), sim_job("later", 200.0)]  # fmt: skip
+    policy = TurnsAway(lambda now: {view.job_id: (1, 10) for view in now.jobs if view.job_id != "away"})
+    run(of(*jobs), policy, nodes(3, kind="a"))
+    told = {job.job_id: (job.work, job.completed) for snapshot in policy.seen for job in snapshot.ended}
+    assert told == {"met": (1000, True), "limit": (1000, False), "away": (0, False)}
+    assert sum(len(snapshot.ended) for snapshot in policy.seen) == 3, "each once"
+
+
 def test_progress_is_told_at_every_event() -> None:
     told: list[tuple[int, int, float]] = []
     policy = Scripted(lambda now: {view.job_id: (1, 10) for view in now.jobs})
