@@ -18,6 +18,7 @@ from elastic_core.domain.decisions import (
     SegmentState,
     Snapshot,
     Target,
+    kind_of_work,
 )
 from elastic_core.domain.exact_run import (
     ExactLoss,
@@ -109,6 +110,7 @@ __all__ = [
     "WorkForecast",
     "WorkLeft",
     "from_json",
+    "kind_of_work",
     "segment_id_of",
     "segment_index_of",
     "to_json",

@@ -48,6 +48,11 @@ class SegmentState(StrEnum):
         return self in (SegmentState.CREATED, SegmentState.WAITING, SegmentState.GRANTED, SegmentState.RUNNING)
 
 
+def kind_of_work(task: str, *, scale_invariant: bool) -> str:
+    """A job's task with the unit of its work: amounts of work are comparable between jobs that have both in common."""
+    return f"{task} in progress" if scale_invariant else task
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """What a policy may know about one active job."""
@@ -97,6 +102,10 @@ class JobView:
     user: str | None = None  # who submitted it, where that is a person or a DAG
     # Its user's wish that it hold no slots, in words; no policy is asked about it then (`policy.rules.paused_jobs`).
     paused: Annotated[str, Field(exclude_if=lambda paused: not paused)] = ""
+
+    @property
+    def kind_of_work(self) -> str:
+        return kind_of_work(self.task, scale_invariant=self.scale_invariant)
 
     @property
     def remaining_samples(self) -> float:

@@ -10,7 +10,7 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -37,7 +37,8 @@ class HistoryStep(BaseModel):
 
 
 class HistoryRun(BaseModel):
-    """One line. Amounts of work are samples; losses and metrics are [samples, value], ascending."""
+    """One line. Amounts of work are samples, by the run's `measure`; losses and metrics are [samples, value], in
+    ascending order."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -54,6 +55,7 @@ class HistoryRun(BaseModel):
     target_loss: float | None = Field(default=None, gt=0)
     patience: int | None = Field(default=None, ge=1)
     metric_mode: str = Field(default="min", pattern="^(min|max)$")
+    measure: Literal["samples", "progress"] = "samples"
     resubmitted: bool = False
     samples: int = Field(ge=0)
     completed: bool
@@ -77,7 +79,7 @@ class HistoryRun(BaseModel):
                 entry_point=self.entry_point, params=self.params, requested_slots=self.slots,
                 requested_batch=self.batch, dataset_samples=self.dataset_samples, most_samples=self.most_samples,
                 num_parameters=self.num_parameters, accelerated=self.accelerated, target_loss=self.target_loss,
-                patience=self.patience, metric_mode=self.metric_mode,
+                patience=self.patience, metric_mode=self.metric_mode, measure=self.measure,
             ),
             resubmitted=self.resubmitted,
             losses=tuple(self.losses),
@@ -95,8 +97,8 @@ class HistoryRun(BaseModel):
             slots=job.requested_slots, batch=job.requested_batch, dataset_samples=job.dataset_samples,
             num_parameters=job.num_parameters, accelerated=job.accelerated, most_samples=job.most_samples,
             target_loss=job.target_loss, patience=job.patience, metric_mode=job.metric_mode,
-            resubmitted=run.resubmitted, samples=run.work_done, completed=run.completed, losses=list(run.losses),
-            metrics=list(run.metrics),
+            measure=job.measure, resubmitted=run.resubmitted, samples=run.work_done, completed=run.completed,
+            losses=list(run.losses), metrics=list(run.metrics),
             steps=[
                 HistoryStep(type=point.type, slots=point.num_slots, nodes=point.num_nodes, batch=point.global_batch,
                             seconds=point.step_seconds, reports=point.count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from elastic_core.domain import (
     Allocation,
@@ -21,6 +21,7 @@ from elastic_core.domain import (
     ProfilePoint,
     SegmentState,
     Snapshot,
+    kind_of_work,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.protocol.waiting.queued import InQueue
@@ -268,6 +269,12 @@ class JobDescription:
     target_loss: float | None = None
     patience: int | None = None  # evaluations in a row without a better metric that end it
     metric_mode: str = "min"  # or "max": which way its metric gets better
+    measure: Literal["samples", "progress"] = "samples"  # unit of its work, as the spec's `work.measure`
+
+    @property
+    def kind_of_work(self) -> str:
+        """As `JobView.kind_of_work`."""
+        return kind_of_work(self.entry_point, scale_invariant=self.measure == "progress")
 
     @property
     def end_is_known(self) -> bool:

@@ -110,6 +110,7 @@ def test_losses_of_finished_runs_are_over_the_work_in_its_own_measure(control: L
     trainer.commit(a_commit(order, 2, progress=14.0, gain=1.0, finished=True))
     (run,) = control.finished_runs(5)
     assert [work for work, _ in run.losses] == [7, 14]
+    assert run.description.measure == "progress"
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,7 @@ def describe(spec: JobSpec, facts: JobFacts, most: int) -> JobDescription:
         target_loss=spec.work.target_loss,
         patience=spec.work.patience,
         metric_mode=facts.metric_mode,
+        measure=spec.work.measure,
     )
 
 

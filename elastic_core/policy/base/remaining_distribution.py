@@ -43,8 +43,8 @@ DECLARED, TASK_HISTORY, POOL_HISTORY, LINDY = "declared", "history of its task",
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Of finished jobs, oldest first: works by task, and of all tasks the task of each with its seconds of service at
-    its standard rate."""
+    """Of finished jobs, oldest first: works by `JobView.kind_of_work`, and of all tasks the task of each with its
+    seconds of service at its standard rate."""
 
     works: Mapping[str, Sequence[float]] = field(default_factory=dict)
     sizes: Sequence[tuple[str, float]] = ()
@@ -145,12 +145,12 @@ def _undeclared(job: JobView, history: History, rate: float) -> tuple[Floats, st
 
 def _by_history(job: JobView, history: History, rate: float) -> tuple[Floats, str]:
     """What finished jobs lead to expect, given what this one has done."""
-    done, works = float(job.done_samples), tuple(history.works.get(job.task, ()))
+    done, works = float(job.done_samples), tuple(history.works.get(job.kind_of_work, ()))
     if works:
         standard = 2.0 ** (round(log2(rate) / _RATE_STEP) * _RATE_STEP)
         prior = work_left_predictor.prior(
             works, tuple(second * standard for second in history.seconds), tasks=history.tasks,
-            cut_off=tuple(history.cut_off.get(job.task, ())),
+            cut_off=tuple(history.cut_off.get(job.kind_of_work, ())),
             all_cut_off=tuple(second * standard for second in history.cut_off_seconds),
         )  # fmt: skip
         return prior.quantiles(done, _BELOW_ONE) - done, TASK_HISTORY
@@ -223,7 +223,7 @@ def _note(job: JobView, source: str, history: History) -> str:
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"
     unused = "" if job.predictable is None else f" ({judged}, but nothing was learnt yet to forecast it by)"
     if source == TASK_HISTORY:
-        seen = _seen(history.works[job.task], history.cut_off.get(job.task, ()))
+        seen = _seen(history.works[job.kind_of_work], history.cut_off.get(job.kind_of_work, ()))
         return f"its end is expected from {seen} of its task{unused}"
     if source == POOL_HISTORY:
         return f"its end is expected from {_seen(history.sizes, history.cut_off_seconds)} of other tasks{unused}"

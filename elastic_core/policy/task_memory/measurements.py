@@ -2,7 +2,8 @@
 
 Jobs of one task (one entry point) resemble each other, so a job that has just arrived need not start blind on one
 slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there: all of
-it, or what those had done that were cut off (cancelled, failed, ended at their limit). Plain
+it, or what those had done that were cut off (cancelled, failed, ended at their limit). Steps are alike whatever a job
+counts as its work, works are not: those in progress have an entry of their own (`JobView.kind_of_work`). Plain
 JSON in `Plan.state` under "tasks". `policy.task_memory.task_profiles` keeps what single jobs measured instead of means
 over all of them, and the processes by role, which a model over slots has no place for; so the two stay two records.
 
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastic_core.domain import EXACT, EndedJob, JobView, Layout, ProfilePoint, to_json
+from elastic_core.domain import EXACT, EndedJob, JobView, Layout, ProfilePoint, kind_of_work, to_json
 from elastic_core.predict.speed.kept_exchange import to_share
 from elastic_core.predict.speed.layout_speeds import is_plain, name_of
 
@@ -110,6 +111,7 @@ class Reported:
     rate: float | None = None  # work in a standard second of service: what its work is in seconds is told by this
     added: Mapping[str, Added] = field(default_factory=dict)
     total: int | None = None  # all of its work, where that is declared
+    scale_invariant: bool = False  # unit of its work
 
     def at_the_end(self, told: EndedJob | None) -> tuple[int, bool]:
         """The work of a job that is no longer there, and whether that was all of it.
@@ -174,22 +176,30 @@ def learn(
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
     ends = {job.job_id: job for job in ended}
     here, away = {job.job_id for job in jobs}, set(not_finished) - ends.keys()
-    for task, memory in memories.items():
+    for task, memory in list(memories.items()):
         for job_id, reported in memory.reported.items():
             if job_id in here or job_id in away:
                 continue
             work, completed = reported.at_the_end(ends.get(job_id))
             if work:
-                memory.add_work(float(work), completed)
+                kind = kind_of_work(task, scale_invariant=reported.scale_invariant)
+                memories.setdefault(kind, TaskMemory()).add_work(float(work), completed)
             if work and reported.rate:
                 sizes.append(Size(task, work / reported.rate, completed))
-        memory.forget_old_works()
         memory.reported = {job_id: reported for job_id, reported in memory.reported.items() if job_id in away}
+    for memory in memories.values():
+        memory.forget_old_works()
     for job in jobs:
         memory = memories.setdefault(job.task, TaskMemory())
+        reported = _learn_job(memory, job, before.get(job.job_id), _knows_works(memories, job))
         total = job.total_samples if job.job_id in declared else None
-        memory.reported[job.job_id] = _learn_job(memory, job, before.get(job.job_id), total)
+        memory.reported[job.job_id] = replace(reported, total=total, scale_invariant=job.scale_invariant)
     return sizes
+
+
+def _knows_works(memories: Mapping[str, TaskMemory], job: JobView) -> bool:
+    """Whether one of its like has finished."""
+    return job.kind_of_work in memories and bool(memories[job.kind_of_work].works)
 
 
 def rate_of(memories: Mapping[str, TaskMemory], job: JobView) -> float | None:
@@ -206,7 +216,7 @@ def set_rates(memories: Mapping[str, TaskMemory], jobs: Sequence[JobView], rates
         reported[job.job_id] = replace(reported[job.job_id], rate=rate or None)
 
 
-def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None, total: int | None) -> Reported:
+def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None, knows_works: bool) -> Reported:
     known = before.names if before is not None else ()
     added = dict(before.added) if before is not None else {}
     usable = [point for point in to_share(job.profile, job.limits) if point.step_seconds > 0]
@@ -229,9 +239,9 @@ def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None, total:
         memory.noise[stage_of(job.done_samples)] = job.noise_scale
     names = tuple(_name(configuration_of(point)) for point in usable)
     added = {name: added[name] for name in names if name in added and added[name].count < ENOUGH}
-    if before is not None and (names == before.names or memory.works):
-        return Reported(job.done_samples, names, before.rate, added, total)
-    return Reported(job.done_samples, names, None, added, total)  # what it measured since makes it another rate
+    if before is not None and (names == before.names or knows_works):
+        return Reported(job.done_samples, names, before.rate, added)
+    return Reported(job.done_samples, names, None, added)  # what it measured since makes it another rate
 
 
 def _says_more(point: ProfilePoint, added: Added | None) -> bool:
@@ -260,17 +270,15 @@ def _reported(reported: Reported, kept: Collection[str]) -> list[Any]:
         for name, own in reported.added.items()
         if name in kept
     }
-    more = [reported.rate, added, reported.total]
+    more = [reported.rate, added, reported.total, reported.scale_invariant]
     while more and not more[-1]:
         more.pop()
     return [reported.done, list(reported.names), *more]
 
 
-def _reported_of(
-    done: int, names: Sequence[str], rate: float | None = None, added: Any = None, total: int | None = None
-) -> Reported:
+def _reported_of(done: int, names: Sequence[str], rate: float | None = None, added: Any = None, *more: Any) -> Reported:
     """As it was stored; shorter where less was known of it."""
-    return Reported(done, tuple(names), rate, {name: Added(*of) for name, of in (added or {}).items()}, total)
+    return Reported(done, tuple(names), rate, {name: Added(*of) for name, of in (added or {}).items()}, *more)
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:

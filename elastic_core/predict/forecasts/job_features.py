@@ -69,9 +69,9 @@ def learn_vocabulary(runs: Sequence[FinishedRun]) -> Vocabulary:
     first: dict[str, list[float]] = {}
     for run in runs:
         if run.losses and isfinite(run.losses[0][1]):
-            first.setdefault(run.description.entry_point, []).append(run.losses[0][1])
+            first.setdefault(run.description.kind_of_work, []).append(run.losses[0][1])
     return Vocabulary(
-        tasks=_by_frequency(Counter(job.entry_point for job in jobs), _MOST_TASKS),
+        tasks=_by_frequency(Counter(job.kind_of_work for job in jobs), _MOST_TASKS),
         numbers=tuple(name for name in chosen if set(kinds[name]) == {""}),
         words={name: _by_frequency(kinds[name], _MOST_WORDS) for name in chosen if set(kinds[name]) != {""}},
         first_losses={task: median(losses) for task, losses in first.items()},
@@ -88,8 +88,8 @@ def submitted_table(jobs: Sequence[JobDescription], known: Vocabulary) -> Floats
     words = {name: {word: float(i) for i, word in enumerate(values)} for name, values in known.words.items()}
     rows = [
         [
-            tasks.get(job.entry_point, nan),
-            *_amounts(job, known.first_losses.get(job.entry_point)),
+            tasks.get(job.kind_of_work, nan),
+            *_amounts(job, known.first_losses.get(job.kind_of_work)),
             *(_number(job.params.get(name)) for name in known.numbers),
             *(codes.get(str(job.params[name]), nan) if name in job.params else nan for name, codes in words.items()),
         ]

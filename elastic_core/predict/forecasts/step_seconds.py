@@ -7,7 +7,7 @@ time is whole whatever became of its job. Learnt as the logarithm of seconds; a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class StepModel:
         """(jobs, probabilities): quantiles of the seconds of a step, at `PROBABILITIES`."""
         if not jobs:
             return np.empty((0, len(PROBABILITIES)))
-        features = _features(jobs, places, self.vocabulary, self.types)
+        features = _features([_in_samples(job) for job in jobs], places, self.vocabulary, self.types)
         answer: Floats = np.exp(self.model.predict(features, np.tile(self.prior, (len(jobs), 1))))
         return answer
 
@@ -66,6 +66,7 @@ class StepModel:
 
 def fit_steps(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), seed: int = 0) -> StepModel:
     """Raises `UserError` for fewer than `MIN_MEASURED` jobs that were measured."""
+    runs = [replace(run, description=_in_samples(run.description)) for run in runs]
     examples = [(i, run.description, point, 1.0 / len(run.profile))
                 for i, run in enumerate(runs) for point in run.profile
                 if point.step_seconds > 0 and (point.num_slots == 1 or point.comm == EXACT)]  # fmt: skip
@@ -94,6 +95,11 @@ def fit_steps(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), s
         seed,
     )
     return StepModel(vocabulary, types, tuple(map(float, prior)), made)
+
+
+def _in_samples(job: JobDescription) -> JobDescription:
+    """What a step takes does not depend on what the job counts as its work."""
+    return replace(job, measure="samples")
 
 
 def _features(

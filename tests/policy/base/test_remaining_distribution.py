@@ -57,6 +57,15 @@ def test_the_forecast_comes_before_the_history_of_the_task_and_that_before_the_p
     assert left(undeclared(task="new"), History()).sources == (LINDY,)
 
 
+def test_works_of_a_task_in_another_unit_say_nothing() -> None:
+    in_progress = undeclared(scale_invariant=True)
+    assert left(in_progress).sources == (POOL_HISTORY,)
+    told = left(in_progress, History({**HISTORY.works, in_progress.kind_of_work: [500.0]}, HISTORY.sizes))
+    assert told.sources == (TASK_HISTORY,)
+    assert told.interval(0)[1] < 1000.0
+    assert "expected from 1 finished job of its task" in told.notes[0]
+
+
 def test_a_forecast_from_no_history_stands_behind_every_history_and_before_none() -> None:
     """Production gives every undeclared job a forecast; with too few finished jobs to learn from it is a prior."""
     prior = forecast(1e3, 1e4, 1e7, source="prior")

@@ -249,3 +249,25 @@ def test_a_job_that_is_away_and_comes_back_is_kept_as_it_was() -> None:
     measurements.learn(tasks, [], not_finished=("a",))
     measurements.learn(tasks, [], not_finished=("a",), ended=[ended("a", 500, completed=False)])
     assert (tasks["t"].works, tasks["t"].cut_off, tasks["t"].reported) == ([], [(0, 500.0)], {})
+
+
+def test_works_in_samples_and_in_progress_are_kept_apart_and_what_steps_take_is_not() -> None:
+    tasks: dict[str, measurements.TaskMemory] = {}
+    read, worth = a_job("a", 0.1), a_job("b", 0.1, scale_invariant=True)
+    measurements.learn(tasks, [read, worth])
+    stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
+    measurements.learn(stored, [], ended=[ended("a", 700), ended("b", 40)])
+    assert (stored[read.kind_of_work].works, stored[worth.kind_of_work].works) == ([700.0], [40.0])
+    assert [mean.jobs for mean in stored["t"].means.values()] == [2]
+
+
+@pytest.mark.parametrize(("scale_invariant", "rate"), [(False, 500.0), (True, None)])
+def test_a_rate_is_worked_out_anew_where_only_jobs_in_another_unit_have_finished(
+    scale_invariant: bool, rate: float | None
+) -> None:
+    tasks = {"t": measurements.TaskMemory(works=[1000.0])}
+    before, after = (a_job("a", *steps, scale_invariant=scale_invariant) for steps in ((0.1,), (0.1, 0.06)))
+    measurements.learn(tasks, [before])
+    measurements.set_rates(tasks, [before], [500.0])
+    measurements.learn(tasks, [after])
+    assert measurements.rate_of(tasks, after) == rate

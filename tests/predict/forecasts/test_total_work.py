@@ -107,6 +107,23 @@ def test_parameters_become_columns_numbers_as_they_are_and_words_by_frequency() 
     assert known.words["optimizer"] == ("adam", "sgd")
 
 
+def in_progress(job: JobDescription) -> JobDescription:
+    return replace(job, measure="progress")
+
+
+def test_jobs_of_one_task_that_count_their_work_otherwise_are_of_two_tasks_when_work_is_forecast() -> None:
+    runs = [a_run(i) for i in range(6)]
+    runs = [replace(run, description=in_progress(run.description)) if i < 2 else run for i, run in enumerate(runs)]
+    table = submitted_table([run.description for run in runs], learn_vocabulary(runs))
+    assert table[:, 0].tolist() == [1, 1, 0, 0, 0, 0]
+
+
+def test_what_a_step_takes_is_forecast_alike_however_a_job_counts_its_work() -> None:
+    model = fit_steps(history(40), ("linear quantiles",))
+    job = a_description(0.2)
+    assert model.forecasts([job], [["cpu"]]) == model.forecasts([in_progress(job)], [["cpu"]])
+
+
 @pytest.mark.nightly
 def test_models_come_back_from_their_file_as_they_were(tmp_path: Path) -> None:
     runs = history(60)

@@ -19,7 +19,7 @@ LEARNING_RATES = ("learning_rate", "lr")  # what tasks call it among their param
 
 def submission_of(job: JobDescription, *, resubmitted: bool) -> Submission:
     return Submission(
-        task=job.entry_point,
+        task=job.kind_of_work,
         workers=job.requested_slots,
         steps=job.dataset_samples / job.requested_batch,
         batch=job.requested_batch,
