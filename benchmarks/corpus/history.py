@@ -1,7 +1,8 @@
 """The corpus as the platform would have recorded it: `python -m benchmarks.corpus.history OUT` writes it as history.
 
 OUT is what `elastic history import OUT` reads (docs/guide/operate.md). A run that ended because its loss was no number
-any more would have failed: it counts as cut off.
+any more would have failed: it counts as cut off. So does one that ended at its limit and not at its target loss or for
+want of patience, by the platform's own rule.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.corpus.make import OUT
 from elastic_core.domain import ProfilePoint
 from elastic_core.protocol.history_runs import write_history
 from elastic_core.protocol.records import FinishedRun, JobDescription
+from elastic_core.snapshot.endings import came_to_its_end
 
 TYPE = "cpu"
 
@@ -50,7 +52,7 @@ def finished_run(run: Mapping[str, Any]) -> FinishedRun:
         losses=tuple((i * every, loss) for i, loss in enumerate(run["losses"], 1) if loss is not None),
         metrics=tuple((step * batch, loss) for step, loss in run["held_out"] if loss is not None),
         work=run["steps"] * batch,
-        completed=run["ended"] != "diverged",
+        completed=run["ended"] != "diverged" and _came_to_its_end(run),
         profile=(
             ProfilePoint(
                 num_slots=1, num_nodes=1, type=TYPE, global_batch=batch, local_batch=batch, accumulation=1,
@@ -58,6 +60,15 @@ def finished_run(run: Mapping[str, Any]) -> FinishedRun:
             ),
         ),
     )  # fmt: skip
+
+
+def _came_to_its_end(run: Mapping[str, Any]) -> bool:
+    return came_to_its_end(
+        end_is_known=run["target_loss"] is None and run["patience"] is None,
+        at_its_limit=run["steps"] >= run["most_steps"],
+        target_loss=run["target_loss"],
+        last_loss=run["losses"][-1] if run["losses"] else None,
+    )
 
 
 def main() -> None:

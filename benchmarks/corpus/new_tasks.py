@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DRAWS} draws of {QUICK_JOBS} jobs")
     quick = parser.parse_args().quick
     report = Report("new_tasks", quick=quick)
-    runs = [_slower(run) for run in corpus_runs() if run.completed and run.profile]
+    runs = [_slower(run) for run in corpus_runs() if run.profile]
     rows, ratios, without_all, learnt_all = [], [], [], []
     for number in range(QUICK_DRAWS if quick else DRAWS):
         draw = Draw.of(number, runs, QUICK_JOBS if quick else JOBS)

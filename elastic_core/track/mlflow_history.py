@@ -1,8 +1,11 @@
 """Runs of any MLflow server as history to learn from: those that logged a loss by step.
 
 A run needs a batch size and the samples of an epoch among its parameters; the names that are looked for are below. How
-far it came is its last step times its batch. What was not FINISHED was cut off. A run that is still RUNNING, or says
-too little, is passed over with the reason. Step times are not taken: MLflow does not say on what they were measured.
+far it came is its last step times its batch. What was not FINISHED was cut off, and so was what might have ended
+sooner, by a target loss or patience, and came to the limit that its parameters say instead: the next step to be logged
+would have been beyond it. Where the parameters name no limit, or nothing that ends a run before it, a run that is
+FINISHED is taken to have done all its work. A run that is still RUNNING, or says too little, is passed over with the
+reason. Step times are not taken: MLflow does not say on what they were measured.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from elastic_core.protocol.records import FinishedRun, JobDescription
+from elastic_core.snapshot.endings import came_to_its_end
 
 BATCH = ("batch", "batch_size", "global_batch", "train_batch_size", "per_device_train_batch_size")
 DATASET = ("dataset_samples", "num_samples", "train_samples", "dataset_size")
@@ -61,7 +65,16 @@ def _finished_run(client: MlflowClient, run: Any, experiment: str, loss: str, me
     if not losses:
         raise ValueError(f"it logged no metric {loss!r} after step 0")
     work = losses[-1][0]
-    most = _most(params, batch, dataset)
+    most, full = _most(params, batch, dataset)
+    # Without a limit a run's end says nothing about other limits: its work is taken as declared.
+    target = _first(params, TARGET) if most else None
+    patience = int(_first(params, PATIENCE) or 0) or None if most else None
+    to_its_end = came_to_its_end(
+        end_is_known=target is None and patience is None,
+        at_its_limit=2 * work - losses[-2][0] > full if len(losses) > 1 else work >= full,
+        target_loss=target,
+        last_loss=losses[-1][1],
+    )
     return FinishedRun(
         job_id=f"mlflow-{run.info.run_id}",
         finished_at=(run.info.end_time or run.info.start_time or 0) / 1000.0,
@@ -73,15 +86,14 @@ def _finished_run(client: MlflowClient, run: Any, experiment: str, loss: str, me
             dataset_samples=dataset,
             most_samples=max(most or work, work),
             num_parameters=int(_first(params, ("num_parameters",)) or 0),
-            # Without a limit a run's end says nothing about other limits: its work is taken as declared.
-            target_loss=_first(params, TARGET) if most else None,
-            patience=int(_first(params, PATIENCE) or 0) or None if most else None,
+            target_loss=target,
+            patience=patience,
         ),
         resubmitted=False,
         losses=losses,
         metrics=_history(client, run.info.run_id, metric, batch) if metric else (),
         work=work,
-        completed=run.info.status == "FINISHED",
+        completed=run.info.status == "FINISHED" and to_its_end,
     )
 
 
@@ -92,12 +104,15 @@ def _history(client: MlflowClient, run_id: str, name: str, batch: int) -> tuple[
     return tuple((step * batch, by_step[step]) for step in dict.fromkeys([*steps[::every], *steps[-1:]]))
 
 
-def _most(params: Mapping[str, str], batch: int, dataset: int) -> int | None:
-    for names, unit in ((MOST, 1), (MOST_STEPS, batch), (EPOCHS, dataset)):
+def _most(params: Mapping[str, str], batch: int, dataset: int) -> tuple[int | None, int]:
+    """The limit in samples, None where there is none; and from where on it counts as reached: some loops leave the last
+    samples of a pass out that fill no batch."""
+    full_batches = max(dataset // batch, 1) * batch
+    for names, unit, full in ((MOST, 1, 1), (MOST_STEPS, batch, batch), (EPOCHS, dataset, min(full_batches, dataset))):
         value = _first(params, names)
         if value is not None and value > 0:
-            return int(value * unit)
-    return None
+            return int(value * unit), int(value * full)
+    return None, 0
 
 
 def _needed(params: Mapping[str, str], names: tuple[str, ...]) -> int:
