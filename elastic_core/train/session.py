@@ -124,7 +124,7 @@ class Session:
     def base_steps(self) -> int:
         """Optimizer steps that the job's work is at the base batch: what a schedule by steps is made for."""
         batch = self._spec.batch
-        return math.ceil(self._progress.most_samples / (batch.base or batch.min))
+        return math.ceil(self._progress.order.total_samples / (batch.base or batch.min))
 
     @property
     def last_loss(self) -> float:

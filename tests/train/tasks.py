@@ -330,7 +330,7 @@ def environment(session: Session) -> None: ...
 
 @session_task(dataset_samples=64)
 def typed(session: Session) -> None:
-    """Says with which element type the loop's forward pass works."""
+    """Says with which element type the loop's forward pass works, and how many steps its work is."""
     model = nn.Linear(12, 1)
     model, _ = session.prepare(
         model, torch.optim.SGD(model.parameters(), lr=1.0), data(64), clip_grad_norm=session.params.get("clip")
@@ -338,7 +338,7 @@ def typed(session: Session) -> None:
     for x, y in session.batches():
         before = [parameter.detach().clone() for parameter in model.parameters()]
         out = model(x)
-        session.log(half=float(out.dtype == torch.bfloat16))
+        session.log(half=float(out.dtype == torch.bfloat16), base_steps=session.base_steps)
         session.step(nn.functional.mse_loss(out, y))
         moved = (
             sum(float((a - b.detach()).square().sum()) for a, b in zip(before, model.parameters(), strict=True)) ** 0.5

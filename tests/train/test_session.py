@@ -59,6 +59,15 @@ def test_bf16_is_autocast_around_the_loops_body_and_weights_stay_fp32(new_job):
         assert last(job).metrics["half"] == half
 
 
+@pytest.mark.parametrize("measure", ["samples", "progress"])
+def test_a_loop_is_told_how_many_steps_its_work_is_at_the_base_batch_whatever_it_may_read(new_job, measure):
+    """A schedule in steps is made for them: however far the batch may grow, its warm-up is the same part of the job."""
+    work, batch = {"samples": 1024, "measure": measure}, {"min": 16, "max": 256, "base": 16}
+    job = new_job(measure, entry="typed", rows=64, total=1024, spec={"work": work, "batch": batch})
+    assert run_here(job, batch=64) == 0
+    assert last(job).metrics["base_steps"] == 64
+
+
 def test_a_loop_is_told_its_slot_its_allocation_and_which_batch_completes_a_step(new_job, tmp_path):
     spec = {"batch": {"min": 16, "max": 16, "max_per_slot": 10}}
     job = new_job(entry="placed", rows=32, total=32, spec=spec, params={"folder": str(tmp_path)})
