@@ -32,6 +32,22 @@ class Quantity(StrEnum):
     FINISH = "finish"  # the time until the end, seconds
 
 
+def median_left(interval: Quantiles, at: float) -> float:
+    """How far the median of an end is from `at`; past it, the median of the ends that may still come; 0 past them all.
+
+    Between the median and the high end of the 80 % interval, 0.4 of all ends are taken to lie evenly.
+    """
+    _, median, high = interval
+    if at < median:
+        return median - at
+    if at >= high:
+        return 0.0
+    passed = (at - median) / (high - median)
+    gone = 0.5 + 0.4 * passed
+    of_the_rest = ((1.0 + gone) / 2.0 - 0.5) / 0.4  # by the same line
+    return (min(of_the_rest, 1.0) - passed) * (high - median)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What a decision expected of one job. `done` and `work_left` are in the unit of the job's work."""

@@ -35,7 +35,7 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.forecasts import Forecast
+from elastic_core.protocol.forecasts import Forecast, median_left
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, Pause, SegmentStatus
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
@@ -268,7 +268,7 @@ def _job_status(
         done = int(last.progress or 0) if last is not None else 0
         left = _left_to_read(spec, job.total_samples, last, held)
     elif forecast is not None:
-        left = max(0, round(forecast.done + forecast.work_left[1]) - samples)
+        left = round(median_left(forecast.work_left, samples - forecast.done))
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
@@ -327,9 +327,11 @@ def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow 
 
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
-    """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or a passed one."""
-    if forecast is not None and forecast.finish_at is not None and forecast.finish_at[1] > now:
-        return forecast.finish_at[1] - now
+    """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or passed ones."""
+    if forecast is not None and forecast.finish_at is not None:
+        seconds = median_left(forecast.finish_at, now)
+        if seconds > 0:
+            return seconds
     return left / speed if speed else None
 
 

@@ -14,7 +14,7 @@ from elastic_core.control.scheduling.expectations import MODEL, expected, is_wor
 from elastic_core.domain import JobState, JobView, Layout, Plan, Slot, Target, WorkForecast, WorkLeft
 from elastic_core.predict.work.graded import STAGES
 from elastic_core.predict.work.work_left import work_left
-from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Quantity
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Quantity, median_left
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import JobSpec
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
@@ -155,6 +155,37 @@ def test_the_time_left_of_a_job_is_its_forecasts(control: LedgerControl, clock: 
     assert status.forecast.finish_at is not None
     clock.advance(30.0)
     assert control.job("job-a").seconds_left == pytest.approx(status.forecast.finish_at[1] - clock.now)
+
+
+def test_a_job_that_has_outlasted_the_median_of_its_forecast_has_the_rest_of_it_left(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(batch=(10, 10)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    trainer = control.trainer(order.token)
+    trainer.heartbeat(a_beat(100))
+    trainer.observe([an_observation(100, order, step_seconds=0.1, samples_per_second=100.0)])
+    control.decide("a look")
+    forecast = control.job("job-a").forecast
+    assert forecast is not None
+    assert forecast.finish_at is not None
+    _, median, high = forecast.finish_at
+    clock.now = median + 0.2 * (high - median)  # 42 % of all ends may still come, half of them within 0.525
+    assert control.job("job-a").seconds_left == pytest.approx(0.525 * (high - median))
+    clock.now = high + 1.0
+    assert control.job("job-a").seconds_left == pytest.approx(90.0), "none that it named: at the measured speed"
+
+
+@pytest.mark.parametrize(
+    ("at", "left"),
+    [(0.0, 10.0), (9.0, 1.0), (10.0, 6.25), (12.0, 5.25), (17.5, 2.5), (19.0, 1.0), (20.0, 0.0), (30.0, 0.0)],
+)
+def test_past_the_median_the_rest_is_counted_from_there_and_never_beyond_the_interval(at: float, left: float) -> None:
+    assert median_left((5.0, 10.0, 20.0), at) == pytest.approx(left)
+
+
+def test_what_is_known_exactly_leaves_what_is_left_of_it() -> None:
+    assert [median_left((10.0, 10.0, 10.0), at) for at in (4.0, 10.0, 11.0)] == [6.0, 0.0, 0.0]
 
 
 def test_a_job_that_is_stopped_is_graded_and_forgets_it_when_it_goes_on(
