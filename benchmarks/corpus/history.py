@@ -19,7 +19,7 @@ from benchmarks.corpus.make import OUT
 from elastic_core.domain import ProfilePoint
 from elastic_core.protocol.history_runs import write_history
 from elastic_core.protocol.records import FinishedRun, JobDescription
-from elastic_core.snapshot.endings import came_to_its_end
+from elastic_core.snapshot.job_ends import came_to_its_end
 
 TYPE = "cpu"
 

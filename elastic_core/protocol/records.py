@@ -21,7 +21,6 @@ from elastic_core.domain import (
     ProfilePoint,
     SegmentState,
     Snapshot,
-    kind_of_work,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.protocol.waiting.queued import InQueue
@@ -30,6 +29,7 @@ from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
 
 DATA_SHA256 = "data_sha256"  # of a job's results: of the snapshot of data that a retraining trained it on
+SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"  # what happens to a node
 REGISTERED_VERSIONS = "registered_versions"  # of a job's results: `registered_key` -> checkpoint, metrics and time
 
 
@@ -270,11 +270,6 @@ class JobDescription:
     patience: int | None = None  # evaluations in a row without a better metric that end it
     metric_mode: str = "min"  # or "max": which way its metric gets better
     measure: Literal["samples", "progress"] = "samples"  # unit of its work, as the spec's `work.measure`
-
-    @property
-    def kind_of_work(self) -> str:
-        """As `JobView.kind_of_work`."""
-        return kind_of_work(self.entry_point, scale_invariant=self.measure == "progress")
 
     @property
     def end_is_known(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from elastic_core.protocol.records import FinishedRun, JobDescription
-from elastic_core.snapshot.endings import came_to_its_end
+from elastic_core.snapshot.job_ends import came_to_its_end
 
 BATCH = ("batch", "batch_size", "global_batch", "train_batch_size", "per_device_train_batch_size")
 DATASET = ("dataset_samples", "num_samples", "train_samples", "dataset_size")

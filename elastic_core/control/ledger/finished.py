@@ -21,7 +21,7 @@ from elastic_core.control.ledger.tables import CheckpointRow, ImportedRunRow, Jo
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, EndedJob, JobState, from_json, to_json
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
-from elastic_core.snapshot.endings import came_to_its_end
+from elastic_core.snapshot.job_ends import came_to_its_end
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
 from elastic_core.spec.parts.job_work import Work

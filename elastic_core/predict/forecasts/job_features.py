@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic_core.domain import kind_of_work
 from elastic_core.protocol.records import FinishedRun, JobDescription
 
 Floats = NDArray[np.float64]
@@ -56,6 +57,11 @@ class Vocabulary:
         return (*SUBMITTED_NAMES, *(f"params.{name}" for name in (*self.numbers, *self.words)))
 
 
+def task_of(job: JobDescription) -> str:
+    """What jobs resemble each other by: those of one entry point that count their work in one unit."""
+    return kind_of_work(job.entry_point, scale_invariant=job.measure == "progress")
+
+
 def learn_vocabulary(runs: Sequence[FinishedRun]) -> Vocabulary:
     jobs = [run.description for run in runs]
     kinds: dict[str, Counter[str]] = {}
@@ -69,9 +75,9 @@ def learn_vocabulary(runs: Sequence[FinishedRun]) -> Vocabulary:
     first: dict[str, list[float]] = {}
     for run in runs:
         if run.losses and isfinite(run.losses[0][1]):
-            first.setdefault(run.description.kind_of_work, []).append(run.losses[0][1])
+            first.setdefault(task_of(run.description), []).append(run.losses[0][1])
     return Vocabulary(
-        tasks=_by_frequency(Counter(job.kind_of_work for job in jobs), _MOST_TASKS),
+        tasks=_by_frequency(Counter(task_of(job) for job in jobs), _MOST_TASKS),
         numbers=tuple(name for name in chosen if set(kinds[name]) == {""}),
         words={name: _by_frequency(kinds[name], _MOST_WORDS) for name in chosen if set(kinds[name]) != {""}},
         first_losses={task: median(losses) for task, losses in first.items()},
@@ -88,8 +94,8 @@ def submitted_table(jobs: Sequence[JobDescription], known: Vocabulary) -> Floats
     words = {name: {word: float(i) for i, word in enumerate(values)} for name, values in known.words.items()}
     rows = [
         [
-            tasks.get(job.kind_of_work, nan),
-            *_amounts(job, known.first_losses.get(job.kind_of_work)),
+            tasks.get(task_of(job), nan),
+            *_amounts(job, known.first_losses.get(task_of(job))),
             *(_number(job.params.get(name)) for name in known.numbers),
             *(codes.get(str(job.params[name]), nan) if name in job.params else nan for name, codes in words.items()),
         ]

@@ -30,7 +30,7 @@ from elastic_core.sim.engine.step_at import layout_measured, step_at
 from elastic_core.sim.ground_truth.physics import Split, gain
 from elastic_core.sim.ground_truth.servers import server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
-from elastic_core.snapshot.endings import came_to_its_end
+from elastic_core.snapshot.job_ends import came_to_its_end
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
 from elastic_core.snapshot.job_reports import (
     NOISE_WINDOW,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
+from elastic_core.predict.forecasts.job_features import task_of
 from elastic_core.predict.predictability.submission import Submission
 from elastic_core.protocol.records import JobDescription
 
@@ -19,7 +20,7 @@ LEARNING_RATES = ("learning_rate", "lr")  # what tasks call it among their param
 
 def submission_of(job: JobDescription, *, resubmitted: bool) -> Submission:
     return Submission(
-        task=job.kind_of_work,
+        task=task_of(job),
         workers=job.requested_slots,
         steps=job.dataset_samples / job.requested_batch,
         batch=job.requested_batch,
