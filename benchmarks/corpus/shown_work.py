@@ -21,12 +21,20 @@ from elastic_core.protocol.records import FinishedRun
 
 def history_of(runs: Sequence[FinishedRun]) -> History:
     """What `horizon` remembers of these once they have ended, in this order."""
-    finished = [run for run in runs if run.completed]
+    finished, cut_off = ([run for run in runs if run.completed is ended] for ended in (True, False))
+    return History(
+        works=_works(finished),
+        sizes=[(run.description.entry_point, run.work_done / _rate(run)) for run in finished][-MOST_SIZES:],
+        cut_off=_works(cut_off),
+        cut_off_seconds=[run.work_done / _rate(run) for run in cut_off][-MOST_SIZES:],
+    )
+
+
+def _works(runs: Sequence[FinishedRun]) -> dict[str, list[float]]:
     works = defaultdict(list)
-    for run in finished:
+    for run in runs:
         works[run.description.entry_point].append(float(run.work_done))
-    sizes = [(run.description.entry_point, run.work_done / _rate(run)) for run in finished]
-    return History({task: of_task[-MOST_WORKS:] for task, of_task in works.items()}, sizes[-MOST_SIZES:])
+    return {task: of_task[-MOST_WORKS:] for task, of_task in works.items()}
 
 
 def shown_totals(
