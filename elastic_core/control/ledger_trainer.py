@@ -9,6 +9,7 @@ from typing import Any
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.orders import exact_loss_of, launch_order
 from elastic_core.control.ledger.tables import SegmentRow
+from elastic_core.control.number_checks import check_numbers
 from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.seen_lately import SeenLately
@@ -52,7 +53,7 @@ class LedgerTrainer:
         self._sent_at = sent_at
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        self._check()
+        self._check(beat)
         answer, due = self._ledger.write(
             lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately)
         )
@@ -61,16 +62,16 @@ class LedgerTrainer:
         return answer
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        self._check()
+        self._check(*observations)
         check_observations(observations)
         self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
-        self._check()
+        self._check(checkpoint_id)
         self._ledger.write(lambda tx: progress.mark_bad(tx, self._claims, checkpoint_id, why))
 
     def commit(self, commit: Commit) -> CommitAnswer:
-        self._check()
+        self._check(commit)
         check_commit(commit)
         if self._sent_at is not None:
             commit = commit.timed_by(self._ledger.clock(), self._sent_at)
@@ -88,17 +89,20 @@ class LedgerTrainer:
         return answer
 
     def release_slots(self, slots: Sequence[Slot]) -> None:
-        self._check()
+        self._check(*slots)
         self._allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots))
         self._try_to_decide(self._allocator.decide_pending)
 
     def exited(self, report: ExitReport) -> None:
         check_agent(self._claims)
+        check_numbers(report)
         self._allocator.change(lambda tx: group_gone(tx, self._claims.origin_epoch, report))
         self._try_to_decide(self._allocator.decide_pending)
 
-    def _check(self) -> None:
+    def _check(self, *said: Any) -> None:
+        """Who says it, and every number of what is said: before anything of it is written."""
         check_trainer(self._claims, self._ledger.clock())
+        check_numbers(*said)
 
     def _order_of(self, exact_loss: ExactLoss | None) -> OrderOf:
         return partial(launch_order, tokens=self._tokens, exact_loss=exact_loss)

@@ -262,8 +262,7 @@ class LedgerControl(JobActions, JobAnswers):
                 node_health.judge_failures(tx),
             )
         )
-        self.allocator.renew_predictors()
-        self.allocator.wake()
+        self.allocator.keep_up()
         done = self._upkeep()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from elastic_core.domain.number_ranges import COUNT, FEW, GAIN, INSTANT, OF_THE_MODEL, SECONDS, STEP_SECONDS_OR_NONE
 from elastic_core.domain.placed import Stages
 from elastic_core.domain.resources import EXACT, Layout, Roles
 
@@ -43,26 +45,28 @@ class Observation:
 
     step: int
     samples: int  # samples of the job's work done, cumulative
-    at: float
+    at: Annotated[float, INSTANT]
     epoch: float  # passes over the data set, e.g. 1.25
-    num_slots: int
-    num_nodes: int
+    num_slots: Annotated[int, FEW]
+    num_nodes: Annotated[int, FEW]
     type: str
-    global_batch: int
-    local_batch: int
-    accumulation: int
-    step_seconds: float  # 0.0 where it is not known: weights are averaged at an interval, and none is over yet
-    sync_seconds: float
+    global_batch: Annotated[int, FEW]
+    local_batch: Annotated[int, FEW]
+    accumulation: Annotated[int, FEW]
+    # 0.0 where it is not known: weights are averaged at an interval, and none is over yet.
+    step_seconds: Annotated[float, STEP_SECONDS_OR_NONE]
+    sync_seconds: Annotated[float, SECONDS]
     samples_per_second: float
-    loss: float
-    learning_rate: float
-    grad_sqr: float | None = None  # estimate of |E g|^2
-    grad_var: float | None = None  # estimate of tr(cov g) for one sample
+    loss: Annotated[float, OF_THE_MODEL]
+    learning_rate: Annotated[float, OF_THE_MODEL]
+    grad_sqr: Annotated[float, OF_THE_MODEL] | None = None  # estimate of |E g|^2
+    grad_var: Annotated[float, OF_THE_MODEL] | None = None  # estimate of tr(cov g) for one sample
     memory_bytes: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Annotated[float, OF_THE_MODEL]] = field(default_factory=dict)
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
-    progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
-    gain: float | None = None  # then: base-batch steps that the last step counted for
+    # The job's work done in samples at its base batch, where that is its measure.
+    progress: Annotated[float, COUNT] | None = None
+    gain: Annotated[float, GAIN] | None = None  # then: base-batch steps that the last step counted for
     comm: str = EXACT  # communication algorithm in force
     stages: Stages = ()  # of a placed job: those it was measured under; `num_slots` is of all, `type` the first one's
     exchanges: tuple[ExchangeFigures, ...] = ()  # why it is, where it was chosen by measurement: with the first report

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from elastic_core.domain import Allocation, ExactLoss, from_json, to_json
+from elastic_core.domain.number_ranges import EXIT_CODE
 from elastic_core.protocol.encoding import numbers
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
 from elastic_core.spec import JobSpec
-from elastic_core.text import plural, storable
+from elastic_core.spec.bounds import MOST_CHARACTERS
+from elastic_core.text import plural, shortened, storable
 
 CODE = "code"  # under which a job's results hold a `PinnedCode`
 FORK = "forked_from"  # and a `ForkPoint`
@@ -129,7 +131,8 @@ class ExitReport:
     kind: ExitKind
     error: str = ""  # last line of the traceback, or the signal
     log_tail: str = ""
-    exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal; workers that had left before are not among them
+    # By rank, negative for a signal; workers that had left before are not among them.
+    exit_codes: tuple[Annotated[int, EXIT_CODE], ...] = ()
 
     def __post_init__(self) -> None:
         error, log_tail = storable(self.error), storable(self.log_tail)
@@ -141,11 +144,17 @@ class ExitReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
-    """A live or dead process group as its host sees it; sent to `reconcile`."""
+    """A live or dead process group as its host sees it; sent to `reconcile`.
+
+    A group's processes write its `segment_id`, as the texts of an `ExitReport`: the list of groups must get through.
+    """
 
     origin_epoch: int
     segment_id: str
     alive: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "segment_id", shortened(storable(self.segment_id), MOST_CHARACTERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 Implemented in process (`control.plane`) and over HTTP (`protocol.http_client`); one contract suite runs over both.
 Every method is idempotent, so a caller that got no answer may ask again. Errors are those of
 `elastic_core.errors`. A trainer is bound to one token: one segment, one epoch. A job's own code can send what it likes
-with that token, and all of it is stored: `check_commit` and `check_observations` say how much it may be.
+with that token, and all of it is stored: `check_commit` and `check_observations` say how much it may be, the types of
+the fields how large each number (`control.number_checks`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from elastic_core.domain import (
     Layout,
     Observation,
     Slot,
 )
+from elastic_core.domain.number_ranges import COUNT, GAIN, INSTANT, OF_THE_MODEL, TIMING
 from elastic_core.errors import UserError
 from elastic_core.protocol.encoding import encode
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
@@ -42,11 +44,12 @@ class Directive(StrEnum):
 class Heartbeat:
     step: int
     samples: int
-    at: float
+    at: Annotated[float, INSTANT]
     host: str = ""
     pids: tuple[int, ...] = ()
-    progress: float | None = None  # work done in samples at the base batch, where that is the job's measure
-    gain: float | None = None  # then: base-batch steps that the last step counted for
+    # Work done in samples at the base batch, where that is the job's measure.
+    progress: Annotated[float, COUNT] | None = None
+    gain: Annotated[float, GAIN] | None = None  # then: base-batch steps that the last step counted for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +73,16 @@ class Commit:
     manifest_sha256: str
     size_bytes: int
     layout: Layout
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Annotated[float, OF_THE_MODEL]]
     final: bool
     finished: bool = False
     draining: bool = False  # the processes end after this final commit, come what may: the lease must not pass on
     ready: tuple[Slot, ...] | None = None  # not held, and a worker waits for each; None: never resize these processes
     fingerprints: Mapping[str, Any] = field(default_factory=dict)  # what was read: see train.audit
-    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, ...; `..._at`: Unix time; `..._bytes`
-    progress: float | None = None  # as in `Heartbeat`
-    gain: float | None = None
+    # Seconds: save, ...; `..._at`: Unix time; `..._bytes`
+    timings: Mapping[str, Annotated[float, TIMING]] = field(default_factory=dict)
+    progress: Annotated[float, COUNT] | None = None  # as in `Heartbeat`
+    gain: Annotated[float, GAIN] | None = None
     notes: tuple[str, ...] = ()  # what the job's user should know; the same words again say nothing new
 
     def timed_by(self, now: float, sent_at: float) -> Commit:
@@ -113,6 +117,11 @@ def check_commit(commit: Commit) -> None:
         _check_text("a note", note, NOTE_CHARACTERS)
     _check_figures("metrics", commit.metrics)
     _check_figures("timings", commit.timings)
+    for name, value in commit.timings.items():
+        if name.endswith("_at") and not INSTANT.holds(value):
+            raise UserError(
+                f"the timing {name!r} is {value}; allowed are Unix seconds from {INSTANT.least:g} to {INSTANT.most:g}"
+            )
     size = len(encode(commit.fingerprints))
     if size > MOST_FINGERPRINT_BYTES:
         raise UserError(

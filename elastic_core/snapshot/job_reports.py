@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import floor, inf, isnan
+from math import floor, isnan
 
 from elastic_core.domain import Observation, PlacedSpeed, ProfilePoint, Stages
+from elastic_core.domain.number_ranges import NOISE_SCALE, NORM, STEP_SECONDS
 
 RECENT = 3000  # reports of a job that its profile is made of
 NOISE_WINDOW = 50  # reports that its gradient noise scale is averaged over
@@ -68,9 +69,9 @@ def measured(reports: Sequence[Observation]) -> Measured:
 
 
 def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
-    """Reports without a positive, finite step time count for nothing."""
+    """Reports whose step time is out of its range count for nothing."""
     by_configuration: dict[ProfilePoint, list[Observation]] = {}
-    timed = [report for report in reports if 0 < report.step_seconds < inf and not report.stages]
+    timed = [report for report in reports if STEP_SECONDS.holds(report.step_seconds) and not report.stages]
     for report in timed[-RECENT:]:
         configuration = ProfilePoint(
             num_slots=report.num_slots, num_nodes=report.num_nodes, type=report.type,
@@ -92,7 +93,7 @@ def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
 def placed_speeds(reports: Sequence[Observation]) -> tuple[PlacedSpeed, ...]:
     """The same of the reports under stages: those of a placed job. The global batch there never changes."""
     by_stages: dict[Stages, list[Observation]] = {}
-    for report in [report for report in reports if 0 < report.step_seconds < inf and report.stages][-RECENT:]:
+    for report in [one for one in reports if STEP_SECONDS.holds(one.step_seconds) and one.stages][-RECENT:]:
         by_stages.setdefault(report.stages, []).append(report)
     return as_placed_speeds(
         PlacedSpeed(
@@ -122,13 +123,13 @@ def lower_quartile(values: Sequence[float]) -> float:
 def noise_scale(reports: Sequence[Observation]) -> float | None:
     """B_simple = tr(cov g) / |E g|^2, both averaged before dividing (McCandlish et al. 2018, appendix A).
 
-    None where it was not measured, or |E g|^2 came out as zero or less.
+    None where it was not measured, or |E g|^2 came out as zero or less. Reports out of range count for nothing.
     """
     estimates = [
         (report.grad_sqr, report.grad_var)
         for report in reports
         if report.grad_sqr is not None and report.grad_var is not None
-        and -inf < report.grad_sqr < inf and report.grad_var < inf
+        and NORM.holds(report.grad_sqr) and NORM.holds(report.grad_var)
     ]  # fmt: skip
     return mean_noise_scale([(sqr, var, 1) for sqr, var in estimates[-NOISE_WINDOW:]])
 
@@ -140,4 +141,5 @@ def mean_noise_scale(estimates: Sequence[tuple[float, float, int]]) -> float | N
         return None
     sqr = sum(sqr * reports for sqr, _, reports in estimates) / count
     var = sum(var * reports for _, var, reports in estimates) / count
-    return var / sqr if sqr > 0 and var >= 0 else None
+    scale = var / sqr if sqr > 0 and var >= 0 else None
+    return scale if scale is not None and NOISE_SCALE.holds(scale) else None

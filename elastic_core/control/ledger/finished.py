@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import ColumnElement, Select, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
+from elastic_core.control.believable import believed
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import CheckpointRow, ImportedRunRow, JobRow, ObservationRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, EndedJob, JobState, from_json, to_json
+from elastic_core.domain.number_ranges import COUNT
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
 from elastic_core.snapshot.job_ends import came_to_its_end
 from elastic_core.spec import JobSpec
@@ -29,26 +31,27 @@ from elastic_core.spec.parts.job_work import Work
 MOST_REPORTS = 256  # of one run
 MOST_ACTIVE = 0.25  # of the runs that are handed out, where enough have ended: they say only that they are not done
 
+_DONE = f"coalesce({believed('progress', COUNT)}, samples)"  # in the job's own measure of work
 # The last of each cell of equal work, where there are many: what was reported long ago is thinned (`retention`).
-LOSSES = text("""
-    SELECT wanted.id, coalesce(o.progress, o.samples) AS done, o.loss
+LOSSES = text(f"""
+    SELECT wanted.id, {_DONE} AS done, o.loss
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
-        SELECT count(*) AS reports, greatest(max(coalesce(progress, samples)), 1) AS furthest
+        SELECT count(*) AS reports, greatest(max({_DONE}), 1) AS furthest
         FROM observations WHERE job_id = j.id AND lineage = j.lineage
     ) AS run
     CROSS JOIN LATERAL (
         SELECT max(id) AS id FROM observations WHERE job_id = j.id AND lineage = j.lineage
         GROUP BY CASE WHEN run.reports < 2 * :most THEN id
-                      ELSE floor(coalesce(progress, samples) * :most / run.furthest) END
+                      ELSE floor({_DONE} * :most / run.furthest) END
     ) AS last
     JOIN observations o ON o.id = last.id
     ORDER BY wanted.id, o.samples, o.id
 """)
 
-LAST_LOSSES = text("""
-    SELECT wanted.id, coalesce(o.progress, o.samples) AS done, o.loss
+LAST_LOSSES = text(f"""
+    SELECT wanted.id, {_DONE} AS done, o.loss
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
@@ -57,8 +60,8 @@ LAST_LOSSES = text("""
     ) AS o
 """)
 
-METRICS = text("""
-    SELECT c.job_id, coalesce(c.progress, c.samples), (c.metrics ->> wanted.metric)::float8
+METRICS = text(f"""
+    SELECT c.job_id, {_DONE}, (c.metrics ->> wanted.metric)::float8
     FROM unnest(CAST(:jobs AS text[]), CAST(:metrics AS text[])) AS wanted (id, metric)
     JOIN jobs j ON j.id = wanted.id
     JOIN checkpoints c ON c.job_id = j.id AND c.lineage = j.lineage
@@ -67,15 +70,15 @@ METRICS = text("""
 """)
 
 # The furthest that its current lineage is known to have come: in its own measure of work, and in samples read.
-WORK = text("""
+WORK = text(f"""
     SELECT wanted.id, greatest(o.work, c.work) AS work, greatest(o.samples, c.samples) AS samples
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id) JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
-        SELECT max(coalesce(progress, samples)) AS work, max(samples) AS samples
+        SELECT max({_DONE}) AS work, max(samples) AS samples
         FROM observations WHERE job_id = j.id AND lineage = j.lineage
     ) AS o
     CROSS JOIN LATERAL (
-        SELECT max(coalesce(progress, samples)) AS work, max(samples) AS samples
+        SELECT max({_DONE}) AS work, max(samples) AS samples
         FROM checkpoints WHERE job_id = j.id AND lineage = j.lineage
     ) AS c
 """)

@@ -13,12 +13,16 @@ from functools import partial
 
 from sqlalchemy import text
 
+from elastic_core.control.believable import timing
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.domain import JobState, Layout, Limits, PlacedSpeed, ProfilePoint, from_json
+from elastic_core.domain.number_ranges import INSTANT, NOISE_SCALE, NORM, STEP_SECONDS
 from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
-PROFILE = text("""
+TIMED = f"step_seconds BETWEEN {STEP_SECONDS.least!r} AND {STEP_SECONDS.most!r}"
+_NORM = f"{{}} BETWEEN {NORM.least!r} AND {NORM.most!r}"
+PROFILE = text(f"""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
            o.layout, o.comm,
            percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
@@ -27,7 +31,7 @@ PROFILE = text("""
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') = 'none'
     CROSS JOIN LATERAL (
-        SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
+        SELECT * FROM observations WHERE job_id = wanted.id AND {TIMED}
         ORDER BY id DESC LIMIT :recent
     ) AS o
     GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout,
@@ -35,13 +39,13 @@ PROFILE = text("""
 """)
 
 # Of a placed job, whose reports are told apart by the stages of the lease that they were made under.
-PLACED = text("""
+PLACED = text(f"""
     SELECT o.job_id, l.allocation -> 'stages' AS stages, max(o.global_batch) AS global_batch,
            percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds, count(*) AS count
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') <> 'none'
     CROSS JOIN LATERAL (
-        SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
+        SELECT * FROM observations WHERE job_id = wanted.id AND {TIMED}
         ORDER BY id DESC LIMIT :recent
     ) AS o
     JOIN leases l ON l.epoch = o.epoch
@@ -49,13 +53,13 @@ PLACED = text("""
     GROUP BY o.job_id, l.allocation -> 'stages'
 """)
 
-# NaN is dropped: in PostgreSQL it is greater than any number.
-NOISE = text("""
+# NaN is in no range: in PostgreSQL it is greater than any number. The average of larger numbers overflows.
+NOISE = text(f"""
     SELECT wanted.id, avg(o.grad_var) AS var, avg(o.grad_sqr) AS sqr
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     CROSS JOIN LATERAL (
         SELECT grad_var, grad_sqr FROM observations
-        WHERE job_id = wanted.id AND grad_var < 'Infinity' AND grad_sqr < 'Infinity' AND grad_sqr > '-Infinity'
+        WHERE job_id = wanted.id AND {_NORM.format("grad_var")} AND {_NORM.format("grad_sqr")}
         ORDER BY id DESC LIMIT :window
     ) AS o
     GROUP BY wanted.id
@@ -63,7 +67,7 @@ NOISE = text("""
 
 # Leases with what begins each, and the seconds without a step that it began with (`pause`), of `:jobs`: of each from
 # the last one on that `lease_sums` holds and that was before `:since`, to which the next one is compared.
-PRICED = """
+PRICED = f"""
     WITH history AS (
         SELECT l.job_id, l.segment_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage,
                CASE WHEN s.asked_at <= l.granted_at THEN s.asked_at END AS asked_at,
@@ -85,11 +89,11 @@ PRICED = """
         FROM (SELECT *, first_value(ended_with) OVER (PARTITION BY job_id, segment_id ORDER BY epoch) AS began_with
               FROM history) h  -- a segment that is tried again starts later: its first attempt's checkpoints are before
         LEFT JOIN LATERAL (
-            SELECT (timings ->> 'last_step_at')::float8 AS step_at FROM checkpoints
+            SELECT {timing("last_step_at", INSTANT)} AS step_at FROM checkpoints
             WHERE (h.restarted OR h.moved) AND id = h.ended_with AND epoch = h.epoch_before
         ) last ON true
         LEFT JOIN LATERAL (
-            SELECT (timings ->> 'first_step_at')::float8 AS step_at FROM checkpoints c
+            SELECT {timing("first_step_at", INSTANT)} AS step_at FROM checkpoints c
             WHERE (h.restarted OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.epoch = h.epoch
               AND c.step >= coalesce(
                   (SELECT step FROM checkpoints b WHERE b.id = h.began_with AND b.lineage = h.lineage), 0)
@@ -292,7 +296,8 @@ def placed_speeds(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[PlacedSp
 def noise_scales(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:
     """Gradient noise scale in samples; absent where it was not measured, or |E g|^2 came out as zero or less."""
     rows = tx.session.execute(NOISE, {"jobs": list(job_ids), "window": NOISE_WINDOW})
-    return {job_id: float(var / sqr) for job_id, var, sqr in rows if sqr > 0 and var >= 0}
+    scales = {job_id: float(var / sqr) for job_id, var, sqr in rows if sqr > 0 and var >= 0}
+    return {job_id: scale for job_id, scale in scales.items() if NOISE_SCALE.holds(scale)}
 
 
 def pasts(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Past]:

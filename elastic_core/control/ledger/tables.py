@@ -12,7 +12,9 @@ from sqlalchemy import BigInteger, Double, ForeignKey, Identity, Index, MetaData
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from elastic_core.control.believable import Believed
 from elastic_core.domain import EXACT
+from elastic_core.domain.number_ranges import COUNT, GAIN
 
 Json = dict[str, Any]
 _REGISTERED = text("(results ->> 'registered_model')"), text("(results ->> 'registered_version')")
@@ -211,8 +213,8 @@ class HeartbeatRow(Base):
     received_at: Mapped[float]
     host: Mapped[str]
     pids: Mapped[list[int]]
-    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
-    gain: Mapped[float | None]
+    progress: Mapped[float | None] = mapped_column(Believed(COUNT))  # at the base batch; NULL: samples are the measure
+    gain: Mapped[float | None] = mapped_column(Believed(GAIN))
 
 
 class TargetRow(Base):
@@ -262,8 +264,8 @@ class ObservationRow(Base):
     memory_bytes: Mapped[int] = _big()
     metrics: Mapped[Json]
     layout: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # NULL: data-parallel replicas
-    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
-    gain: Mapped[float | None]
+    progress: Mapped[float | None] = mapped_column(Believed(COUNT))  # at the base batch; NULL: samples are the measure
+    gain: Mapped[float | None] = mapped_column(Believed(GAIN))
     comm: Mapped[str] = mapped_column(server_default=EXACT)  # communication algorithm
 
 
@@ -296,8 +298,8 @@ class CheckpointRow(Base):
     bad: Mapped[bool] = mapped_column(default=False)
     bad_reason: Mapped[str | None]
     swept_at: Mapped[float | None]
-    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
-    gain: Mapped[float | None]
+    progress: Mapped[float | None] = mapped_column(Believed(COUNT))  # at the base batch; NULL: samples are the measure
+    gain: Mapped[float | None] = mapped_column(Believed(GAIN))
 
 
 class ImportedRunRow(Base):

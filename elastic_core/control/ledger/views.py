@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf, isfinite
 
 from sqlalchemy import BindParameter, Text, bindparam, func, select, text, true
 from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
@@ -267,8 +267,8 @@ def _job_status(
     if spec.work.scale_invariant:
         done = int(last.progress or 0) if last is not None else 0
         left = _left_to_read(spec, job.total_samples, last, held)
-    elif forecast is not None:
-        left = round(median_left(forecast.work_left, samples - forecast.done))
+    elif forecast is not None and isfinite(more := median_left(forecast.work_left, samples - forecast.done)):
+        left = round(more)
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
@@ -323,16 +323,16 @@ def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow 
     base = spec.batch.base or spec.batch.min
     read, done, gain = (last.samples, last.progress or 0.0, last.gain) if last is not None else (0, 0.0, None)
     dearness = held.global_batch / (gain * base) if held is not None and gain else 1.0
-    return max(0, min(ceil(max(0.0, total - done) * dearness), most_samples(spec, total) - read))
+    return max(0, ceil(min(max(0.0, total - done) * dearness, most_samples(spec, total) - read)))
 
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
     """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or passed ones."""
     if forecast is not None and forecast.finish_at is not None:
         seconds = median_left(forecast.finish_at, now)
-        if seconds > 0:
+        if 0 < seconds < inf:
             return seconds
-    return left / speed if speed else None
+    return seconds if speed and isfinite(seconds := left / speed) else None
 
 
 def _seconds_at_best(left: int, done: int, forecast: Forecast | None, known: BestKnown | None) -> float | None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from sqlalchemy import select, text
 
+from elastic_core.control.believable import believed
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.control.metrics import metric_families as families
 from elastic_core.control.metrics.metric_families import Family
 from elastic_core.domain import JobState
+from elastic_core.domain.number_ranges import AMOUNT, GAIN
 
 Sample = tuple[Family, tuple[str, ...], float]  # its labels' values
 RECENT_SECONDS, RECENT = 900.0, 500  # decisions that are looked at
@@ -48,16 +50,18 @@ _HEARTBEATS = text("""
     FROM leases l LEFT JOIN heartbeats b ON b.epoch = l.epoch
     WHERE l.released_at IS NULL AND l.fenced_at IS NULL AND l.started_at IS NOT NULL
 """)
-_SPEEDS = text("""
+_SPEEDS = text(f"""
     SELECT coalesce(j.spec ->> 'queue', 'default'), sum(o.samples_per_second),
            sum(o.samples_per_second * coalesce(
-               o.gain * coalesce(j.spec #>> '{batch,base}', j.spec #>> '{batch,min}')::float8 / o.global_batch, 1))
+               ({believed("o.gain", GAIN)}) * coalesce(j.spec #>> '{{batch,base}}', j.spec #>> '{{batch,min}}')::float8
+               / nullif(o.global_batch, 0), 1))
     FROM leases l JOIN jobs j ON j.id = l.job_id
     CROSS JOIN LATERAL (
         SELECT samples_per_second, gain, global_batch FROM observations WHERE epoch = l.epoch
         ORDER BY step DESC LIMIT 1
     ) o
-    WHERE l.released_at IS NULL AND l.fenced_at IS NULL AND o.samples_per_second < 'Infinity' GROUP BY 1
+    WHERE l.released_at IS NULL AND l.fenced_at IS NULL
+      AND o.samples_per_second BETWEEN {AMOUNT.least!r} AND {AMOUNT.most!r} GROUP BY 1
 """)
 _RATES = text("""
     SELECT coalesce(j.spec ->> 'queue', 'default'), sum(n.price_per_slot_hour)

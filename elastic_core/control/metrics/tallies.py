@@ -13,9 +13,11 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 
+from elastic_core.control.believable import timing
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import PRICED
 from elastic_core.control.metrics.metric_families import CHECKPOINT_BOUNDS, RESIZE_BOUNDS
+from elastic_core.domain.number_ranges import INSTANT, SECONDS
 
 Key = tuple[str, ...]  # the tally's name, then its labels
 Row = tuple[bool, Key, float]  # whether it stays so, what, how much
@@ -41,20 +43,21 @@ _HELD = text("""
     JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot
     WHERE l.epoch >= :since GROUP BY 1, 2, 3
 """)
-_TRAINED = text("""
+_TRAINED = text(f"""
     SELECT l.epoch < :final, coalesce(j.spec ->> 'queue', 'default'), sum(l.num_slots * greatest(0,
            least(c.last_at, l.released_at) - greatest(c.first_at, l.granted_at)))
     FROM leases l JOIN jobs j ON j.id = l.job_id
     CROSS JOIN LATERAL (
-        SELECT min((timings ->> 'first_step_at')::float8) AS first_at,
-               max(coalesce((timings ->> 'last_step_at')::float8, committed_at)) AS last_at
+        SELECT min({timing("first_step_at", INSTANT)}) AS first_at,
+               max(coalesce({timing("last_step_at", INSTANT)}, committed_at)) AS last_at
         FROM checkpoints WHERE epoch = l.epoch
     ) c
     WHERE l.epoch >= :since AND c.first_at IS NOT NULL GROUP BY 1, 2
 """)
-_CHECKPOINTS = text("""
-    SELECT epoch < :final, width_bucket((timings ->> 'save')::float8, CAST(:bounds AS float8[])), count(*),
-           coalesce(sum((timings ->> 'save')::float8), 0), sum(size_bytes)
+_SAVE = timing("save", SECONDS)
+_CHECKPOINTS = text(f"""
+    SELECT epoch < :final, width_bucket({_SAVE}, CAST(:bounds AS float8[])), count(*),
+           coalesce(sum({_SAVE}), 0), sum(size_bytes)
     FROM checkpoints WHERE epoch >= :since GROUP BY 1, 2
 """)
 

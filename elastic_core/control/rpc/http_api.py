@@ -29,6 +29,7 @@ from elastic_core.control.rpc.refusals import add_refusals
 from elastic_core.control.rpc.whatif import what_if
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
+from elastic_core.domain.number_ranges import INSTANT
 from elastic_core.errors import NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
@@ -129,7 +130,7 @@ def _sent_at(request: Request) -> float | None:
         at = float(told)
     except ValueError:
         at = math.nan
-    if not math.isfinite(at):
+    if not INSTANT.holds(at):
         raise UserError(f"the header {SENT_AT_HEADER!r} is {told[:40]!r}: it is the sender's Unix time in seconds")
     return at
 

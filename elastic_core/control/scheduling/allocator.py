@@ -188,6 +188,14 @@ class Allocator:
             self._ledger.change(_take_wake_up)
             self.decide_pending()
 
+    def keep_up(self) -> None:
+        """Renew what decisions are told, and wake. Never in the way of who has to make the ledger agree again."""
+        try:
+            self.renew_predictors()
+            self.wake()
+        except Exception:
+            log.exception("a decision failed; the next event or reconciliation makes it up")
+
     def close(self) -> None:
         if self._process is not None:
             self._process.close()

@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from sqlalchemy import RowMapping, text
 
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.profiles import TIMED
 from elastic_core.domain import Layout, ProfilePoint, from_json
 from elastic_core.snapshot.job_reports import QUARTILE, RECENT, as_profile
 
 # Arrays are of one order: it is one pass over the rows.
-_NEWEST = text("""
+_NEWEST = text(f"""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout, o.comm,
            array_agg(o.id) AS ids, array_agg(o.step_seconds) AS steps, array_agg(o.sync_seconds) AS syncs
     FROM unnest(CAST(:jobs AS text[]), CAST(:since AS bigint[])) AS wanted (id, since)
     JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') = 'none'
     CROSS JOIN LATERAL (
         SELECT * FROM observations
-        WHERE job_id = wanted.id AND id > wanted.since AND step_seconds > 0 AND step_seconds < 'Infinity'
+        WHERE job_id = wanted.id AND id > wanted.since AND {TIMED}
         ORDER BY id DESC LIMIT :recent
     ) AS o
     GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout,

@@ -6,6 +6,7 @@ after a boundary a job keeps its place without having asked yet, else the pool w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from elastic_core.domain import (
     JobState,
     JobView,
     Limits,
+    Node,
     ProfilePoint,
     SegmentState,
     Snapshot,
@@ -75,15 +77,25 @@ def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
     active = {job.id: job for job in tx.session.scalars(_ACTIVE)}
     segments, live = last_segments(tx, active), live_leases(tx, active)
     jobs = {job_id: job for job_id, job in active.items() if _takes_part(segments[job_id], live.get(job_id), tx.now)}
+    views, aside = _views(tx, jobs, segments, live, profiles_of)
     return snapshot(
-        [job_view(record) for record in _records(tx, jobs, segments, live, profiles_of)],
+        views,
         version=scheduling.version,
         now=tx.now,
-        nodes=nodes_to_decide_on(tx),
+        nodes=_without_slots_of(nodes_to_decide_on(tx), [live[job_id] for job_id in aside if job_id in live]),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
-        not_finished=(*sorted(set(active) - set(jobs)), *_cut_off(tx)),
+        not_finished=(*sorted({*active} - {view.job_id for view in views}), *_cut_off(tx)),
         ended=endings(tx, _lately(tx), MOST_CUT_OFF),
+    )
+
+
+def _without_slots_of(nodes: tuple[Node, ...], kept: Sequence[LeaseRow]) -> tuple[Node, ...]:
+    """The nodes, each with so many slots less as these leases keep of it whatever is decided."""
+    taken = Counter(slot["node"] for lease in kept for slot in lease.allocation.get("slots", ()))
+    return tuple(
+        replace(node, num_slots=max(0, node.num_slots - taken[node.name])) if taken[node.name] else node
+        for node in nodes
     )
 
 
@@ -127,44 +139,52 @@ def _work(row: CheckpointRow | HeartbeatRow) -> int:
     return row.samples if row.progress is None else int(row.progress)
 
 
-def _records(
+def _views(
     tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow], live: Mapping[str, LeaseRow],
     profiles_of: Profiles,
-) -> list[JobRecord]:  # fmt: skip
-    """Everything that the ledger knows of these jobs, in a fixed number of queries."""
+) -> tuple[list[JobView], list[str]]:  # fmt: skip
+    """Of these jobs, from everything that the ledger knows of them, in a fixed number of queries; and the ids of those
+    of which none can be made. Such a job is not decided on: it keeps what it holds, and the others go on."""
     ids = list(jobs)
     points, noise, past = profiles_of(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
     placed, batches = placed_speeds(tx, ids), _last_batches(tx, ids)
     (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
-    records = []
-    for job_id, job in jobs.items():
+
+    def view(job_id: str, job: JobRow) -> JobView:
         segment, lease = segments[job_id], live.get(job_id)
         spec, head = spec_in_force(job), heads.get(job_id)
         holds = lease is not None and lease.segment_id == segment.id
-        records.append(
-            JobRecord(
-                job=submission(job, spec),
-                total_samples=job.total_samples if spec.work.end_is_known else None,
-                most_samples=None if spec.work.end_is_known else job.total_samples,
-                committed_samples=0 if head is None else _work(head),
-                state_bytes=None if head is None else head.size_bytes or None,
-                reported_samples=reported.get(job_id, 0),
-                segment=OpenSegment(
-                    segment_id=segment.id,
-                    state=SegmentState(segment.state),
-                    created_at=segment.created_at,
-                    asked_at=segment.asked_at,
-                ),
-                allocation=leases.allocation(lease) if lease is not None and holds else None,
-                last_batch=batches.get(job_id),
-                past=past.get(job_id, Past()),
-                spent=paid.get(job_id, 0.0),
-                measured=Measured(
-                    profile=points.get(job_id, ()), noise_scale=noise.get(job_id), placed_speeds=placed.get(job_id, ())
-                ),
-            )
+        record = JobRecord(
+            job=submission(job, spec),
+            total_samples=job.total_samples if spec.work.end_is_known else None,
+            most_samples=None if spec.work.end_is_known else job.total_samples,
+            committed_samples=0 if head is None else _work(head),
+            state_bytes=None if head is None else head.size_bytes or None,
+            reported_samples=reported.get(job_id, 0),
+            segment=OpenSegment(
+                segment_id=segment.id,
+                state=SegmentState(segment.state),
+                created_at=segment.created_at,
+                asked_at=segment.asked_at,
+            ),
+            allocation=leases.allocation(lease) if lease is not None and holds else None,
+            last_batch=batches.get(job_id),
+            past=past.get(job_id, Past()),
+            spent=paid.get(job_id, 0.0),
+            measured=Measured(
+                profile=points.get(job_id, ()), noise_scale=noise.get(job_id), placed_speeds=placed.get(job_id, ())
+            ),
         )
-    return records
+        return job_view(record)
+
+    views, aside = [], []
+    for job_id, job in jobs.items():
+        try:
+            views.append(view(job_id, job))
+        except Exception:
+            log.exception("a job cannot be decided on: it keeps what it holds, and gets nothing else", job=job_id)
+            aside.append(job_id)
+    return views, aside
 
 
 def submission(job: JobRow, spec: JobSpec) -> Submission:

@@ -12,7 +12,7 @@ from elastic_core.control.scheduling.report_windows import ReportWindows
 from elastic_core.domain import Observation
 from elastic_core.snapshot import job_reports
 from tests.builders import FACTS, Life, a_spec, an_observation
-from tests.control.ledger.test_profiles import REPORTS, rounded
+from tests.control.ledger.test_profiles import REPORTS, rounded, store
 from tests.effort import EFFORT
 
 RECENT = 20
@@ -38,7 +38,7 @@ def test_a_profile_is_of_all_latest_reports_however_they_came(
     made: list[Observation] = []
     for batch, is_looked_at in zip(batches, looks, strict=False):
         new = [an_observation(len(made) + n + 1, order, **report) for n, report in enumerate(batch)]
-        control.trainer(order.token).observe(new)
+        store(control, order, new)
         made += new
         if is_looked_at:
             told = ledger.read(lambda tx: windows.profiles(tx, [job_id, "job-of-nobody"]))
