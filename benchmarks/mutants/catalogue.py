@@ -245,8 +245,8 @@ _OF_INVARIANTS = (
     ),
     _one(
         "events are acknowledged before MLflow has taken them", 8, FOLLOW,
-        '            self.tracker.record(events)\n            crash_here("page.recorded")\n            self.feed.acknowledge(self.reader, events[-1].position)\n',
-        '            self.feed.acknowledge(self.reader, events[-1].position)\n            crash_here("page.recorded")\n            self.tracker.record(events)\n',
+        '            self._record(events)\n            crash_here("page.recorded")\n            self.feed.acknowledge(self.reader, events[-1].position)\n',
+        '            self.feed.acknowledge(self.reader, events[-1].position)\n            crash_here("page.recorded")\n            self._record(events)\n',
         "tests/track/test_follow.py",
     ),
     # 9. reconciliation

@@ -1,12 +1,14 @@
 """Follows the ledger's outbox with one number: read a page, have it recorded, then acknowledge it.
 
 A crash between recording and acknowledging brings the same page again, which adds nothing (see `Tracker.record`). So
-every event reaches the tracker, and at most one page of events is in memory however far behind it is.
+every event reaches the tracker, but for one that it can never show. At most one page of events is in memory however far
+behind it is.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.events import MLFLOW_READER, Feed
+from elastic_core.protocol.events import Event as LedgerEvent
 from elastic_core.settings import Settings
 from elastic_core.track.tracker import Tracker
 
@@ -51,10 +54,29 @@ class Follower:
         """
         events = self.feed.events(self.feed.position(self.reader), self.page)
         if events:
-            self.tracker.record(events)
+            self._record(events)
             crash_here("page.recorded")
             self.feed.acknowledge(self.reader, events[-1].position)
         return len(events)
+
+    def _record(self, events: Sequence[LedgerEvent]) -> None:
+        """Jobs' own code tells of what is in them: one that cannot be shown is passed over, and holds up no other."""
+        try:
+            self.tracker.record(events)
+        except InfrastructureError:
+            raise
+        except Exception:
+            log.warning("a page of %d events cannot be shown as a whole, so one by one", len(events), exc_info=True)
+            for event in events:
+                self._record_alone(event)
+
+    def _record_alone(self, event: LedgerEvent) -> None:
+        try:
+            self.tracker.record([event])
+        except InfrastructureError:
+            raise
+        except Exception:
+            log.exception("event %d (%s of job %s) is not shown", event.position, event.kind, event.job_id)
 
     def catch_up(self) -> int:
         """Step until nothing is left; the number of events recorded."""

@@ -6,14 +6,17 @@ step]. Everything is read again from the outbox when it is needed, so a follower
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from elastic_core.domain import Observation, from_json
+from elastic_core.domain.number_ranges import INSTANT
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.records import CheckpointRecord
 
 _PAGE = 500
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,7 +52,14 @@ def read_segment(feed: Feed, segment_id: str, until: int) -> Segment:
 
 
 def observations(event: Event) -> list[Observation]:
-    return [from_json(Observation, value) for value in event.payload["observations"]]
+    """Without those that tell no instant, as a ledger of before may hold them: they are points of no curve."""
+    told = [from_json(Observation, value) for value in event.payload["observations"]]
+    shown = [observation for observation in told if INSTANT.holds(observation.at)]
+    if len(shown) < len(told):
+        log.warning(
+            "event %d: %d observations without an instant are not shown", event.position, len(told) - len(shown)
+        )
+    return shown
 
 
 def checkpoint_of(event: Event) -> CheckpointRecord:
