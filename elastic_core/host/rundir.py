@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import EXIT, ORDER, M, Malformed, decode, encode
+from elastic_core.host.worker_user.deep_folders import remove_tree
 from elastic_core.host.worker_user.foreign_files import ForeignFile, is_given, read_message
 
 if TYPE_CHECKING:  # at run time inside the functions that need it: the agent must stay small
@@ -139,6 +139,8 @@ class RunDir:
             return None if content is None else json.loads(content)
         except ForeignFile as error:
             raise InfrastructureError(str(error)) from None
+        except OSError as error:  # workers may have taken its owner's right to read it
+            raise InfrastructureError(f"{self.path / name} cannot be read: {error.strerror or error}") from None
         except (ValueError, RecursionError) as error:
             raise InfrastructureError(f"{self.path / name} is not JSON: {error}") from None
 
@@ -154,7 +156,7 @@ class RunDir:
         try:
             os.replace(temporary, self.path / name)
         except IsADirectoryError:  # put there by the workers' user, to be in the way
-            shutil.rmtree(self.path / name)
+            remove_tree(self.path / name)
             os.replace(temporary, self.path / name)
 
     def _read_domain(self, kind: type[T], name: str, *, owners_only: bool) -> T | None:

@@ -7,8 +7,9 @@ started it. Whether it lives is asked by pid and start time.
 from __future__ import annotations
 
 import logging
-import shutil
+import re
 import signal
+from contextlib import suppress
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import (
@@ -23,6 +24,7 @@ from elastic_core.host.messages import (
 from elastic_core.host.process import kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.steady_clock import SteadyClock
+from elastic_core.host.worker_user.deep_folders import remove_tree
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.worker_logs.parts import LogPart, read_part
@@ -31,6 +33,7 @@ from elastic_core.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_EPOCH = re.compile("[0-9]{1,18}")  # as the ledger counts them: other names are none
 STUCK_SECONDS = 15.0  # past the grace, before an agent that should have killed its workers is killed itself
 
 
@@ -69,7 +72,7 @@ class GroupFolders:
         for origin_epoch in self._origin_epochs():
             try:
                 status = self.poll(origin_epoch)
-            except InfrastructureError as error:
+            except (InfrastructureError, OSError) as error:
                 log.error(f"the group of epoch {origin_epoch} is taken for alive: {error}")
                 found.append(ProcessGroup(origin_epoch=origin_epoch, segment_id="", alive=True))
                 continue
@@ -106,7 +109,8 @@ class GroupFolders:
         for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
             if not path.is_dir() and path.name not in (EXIT, WorkersByRank.FILE):  # a killed rank 0 leaves its socket
                 path.unlink(missing_ok=True)
-        shutil.rmtree(folder.code, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(folder.code)
 
     def ranks_with_logs(self, origin_epoch: int) -> int:
         """As the contract says. Of a group from before ranks were written down, its workers."""
@@ -123,16 +127,21 @@ class GroupFolders:
         removed = 0
         for origin_epoch in self._origin_epochs():
             folder = RunDir.of(self.home, origin_epoch)
-            ended = folder.ended_at()
-            if ended is not None and ended < before:
-                self.forget(origin_epoch)
-                shutil.rmtree(folder.path)
-                removed += 1
+            try:
+                ended = folder.ended_at()
+                if ended is not None and ended < before:
+                    with suppress(InfrastructureError):  # that cannot be read goes, too
+                        self.forget(origin_epoch)
+                    remove_tree(folder.path)
+                    removed += 1
+            except (InfrastructureError, OSError) as error:  # one that cannot be removed keeps no other
+                log.error(f"the folder of epoch {origin_epoch} stays until the next time: {error}")
         return removed
 
     def _origin_epochs(self) -> list[int]:
         root = self.home / "run"
-        return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit()) if root.exists() else []
+        names = [path.name for path in root.iterdir()] if root.exists() else []
+        return sorted(int(name) for name in names if _EPOCH.fullmatch(name))
 
     def _report_orphaned_exit(self, folder: RunDir, agent: AgentProcess) -> ExitReport | None:
         """The exit report of a group whose agent is gone without one; None while a process is left."""

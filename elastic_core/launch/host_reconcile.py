@@ -50,7 +50,8 @@ def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[],
     for group in groups:
         status = _poll(launcher, group.origin_epoch)
         if status and status.ended_at and clock() - status.ended_at > KEEP_SECONDS:
-            launcher.forget(group.origin_epoch)
+            with _of_one_group(group.origin_epoch):
+                launcher.forget(group.origin_epoch)
     return answer
 
 
@@ -66,7 +67,7 @@ def _of_one_group(origin_epoch: int) -> Iterator[None]:
     on. A ledger that is away is met again by who asks it next."""
     try:
         yield
-    except (InfrastructureError, UserError) as error:
+    except (InfrastructureError, UserError, OSError) as error:
         log.error(f"the group of epoch {origin_epoch} was passed over: {error}")
 
 

@@ -30,6 +30,7 @@ from pydantic import TypeAdapter
 
 from elastic_core.control.ledger import migrations
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError, UserError
+from elastic_core.host.worker_user.deep_folders import files_below
 from elastic_core.host.worker_user.foreign_files import ForeignFile, by_descriptor, is_regular, opened_below
 from elastic_core.services import stack as services
 from elastic_core.services.platform import RESTORING, prepare_home
@@ -259,24 +260,22 @@ def _copy(source: Path, target: Path) -> None:
     meanwhile was deleted."""
     target.mkdir(parents=True, exist_ok=True)
     root = os.path.realpath(source)
-    for folder, _, names in os.walk(source):
-        for name in names:
-            path = Path(folder, name)
-            copied = target / path.relative_to(source)
-            half_written = is_temporary(name) or _PARTIAL.fullmatch(name)
-            if half_written or path.is_symlink() or copied.exists():
-                continue
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            partial = copied.with_name(f".{name}.partial")
-            try:
-                with opened_below(root, path) as opened:  # jobs may put links and pipes in a file's place meanwhile
-                    if not is_regular(opened):
-                        continue
-                    shutil.copy2(by_descriptor(opened), partial)
-            except (FileNotFoundError, ForeignFile):
-                partial.unlink(missing_ok=True)
-                continue
-            os.replace(partial, copied)
+    for path in files_below(source):
+        copied = target / path.relative_to(source)
+        half_written = is_temporary(path.name) or _PARTIAL.fullmatch(path.name)
+        if half_written or path.is_symlink() or copied.exists():
+            continue
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        partial = copied.with_name(f".{path.name}.partial")
+        try:
+            with opened_below(root, path) as opened:  # jobs may put links and pipes in a file's place meanwhile
+                if not is_regular(opened):
+                    continue
+                shutil.copy2(by_descriptor(opened), partial)
+        except (FileNotFoundError, ForeignFile):
+            partial.unlink(missing_ok=True)
+            continue
+        os.replace(partial, copied)
 
 
 def _copy_secrets(source: Path, target: Path) -> None:

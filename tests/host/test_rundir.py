@@ -12,6 +12,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import AgentProcess, GroupStop, StandbyReady
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from tests.host.worker_user.nesting import nested
 from tests.launch.builders import order
 
 
@@ -73,6 +74,12 @@ def test_an_exit_report_of_another_kind_is_broken(folder: RunDir) -> None:
     folder.write_json("exit.json", {"kind": "vanished"})
     with pytest.raises(InfrastructureError, match=r"exit\.json cannot be used: the field 'kind'"):
         folder.exit_report()
+
+
+def test_an_exit_report_takes_the_place_of_folders_that_are_nested_deeper_than_python_recurses(folder: RunDir) -> None:
+    with nested(folder.path / "exit.json"):
+        folder.write_exit(ExitReport(kind=ExitKind.STOPPED))
+        assert folder.exit_report() == ExitReport(kind=ExitKind.STOPPED)
 
 
 def test_an_agent_stays_small() -> None:

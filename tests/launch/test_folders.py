@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.host.messages import EXIT, AgentProcess, GroupStop
+from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.launch.folders import STUCK_SECONDS, GroupFolders
+from elastic_core.protocol.calls import service_methods
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from tests.builders import settings
+from tests.host.worker_user.nesting import nested
 
 DAY, HOUR = 86_400.0, 3600.0
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
@@ -51,6 +53,71 @@ def test_folders_of_groups_that_ended_before_go_with_their_logs(tmp_path: Path) 
 
 def test_where_nothing_was_ever_started_there_is_nothing_to_remove(tmp_path: Path) -> None:
     assert GroupFolders(settings(tmp_path / "new")).remove_ended(before=10 * DAY) == 0
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "half \ud800", "9" * 2**20], ids=["NUL", "surrogate", "long"])
+def test_a_group_that_calls_its_segment_something_odd_is_listed_with_the_others(tmp_path: Path, odd: str) -> None:
+    """Workers write the order in force: the list of all groups still gets through to the ledger."""
+    for origin_epoch, segment_id in ((1, odd), (2, "job-b__seg_0")):
+        folder = RunDir.of(tmp_path, origin_epoch)
+        folder.create()
+        folder.write(AgentProcess(*ProcessId.current()))
+        folder.write_json(ORDER, {"segment_id": segment_id, "allocation": {"slots": []}})
+    groups, method = GroupFolders(settings(tmp_path)).groups(), service_methods()["reconcile"]
+    heard = method.decode_arguments(method.encode_arguments({"groups": groups}))["groups"]
+    assert [(group.origin_epoch, group.alive) for group in heard] == [(1, True), (2, True)]
+    assert heard[1].segment_id == "job-b__seg_0"
+
+
+def test_a_group_whose_files_cannot_be_read_is_taken_for_alive_and_the_others_are_listed(tmp_path: Path) -> None:
+    a_group(tmp_path, 2, ended_at=DAY)
+    folder = RunDir(tmp_path / "run" / "2")
+    folder.write(AgentProcess(*ProcessId.current()))
+    folder.write_json(ORDER, {"segment_id": "job-b__seg_0", "allocation": {"slots": []}})
+    (tmp_path / "run" / "1").write_text("where a folder should be")
+    for name in ("²", "9" * 40):
+        (tmp_path / "run" / name).mkdir()
+    groups = GroupFolders(settings(tmp_path)).groups()
+    assert [(group.origin_epoch, group.alive) for group in groups] == [(1, True), (2, False)]
+
+
+READ_AS_NOBODY = """
+import os
+from pathlib import Path
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import AgentProcess
+from elastic_core.host.rundir import RunDir
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    RunDir(Path(".")).read(AgentProcess)
+except InfrastructureError as error:
+    print(error)
+"""
+
+
+def test_a_message_that_its_owner_may_not_read_is_told_of_in_words(tmp_path: Path) -> None:
+    folder = RunDir.of(tmp_path, 1)
+    folder.create()
+    folder.write(AgentProcess(*ProcessId.current()))
+    message = folder.path / AgentProcess.FILE
+    message.chmod(0)
+    if os.geteuid() == 0:
+        for path in (folder.path, message):
+            os.chown(path, 65534, 65534)
+    said = subprocess.run([sys.executable, "-c", READ_AS_NOBODY], cwd=folder.path, capture_output=True, text=True)
+    assert (said.stdout, said.stderr) == ("agent.json cannot be read: Permission denied\n", "")
+
+
+def test_a_folder_that_is_nested_deeper_than_python_recurses_goes_and_so_do_the_others(tmp_path: Path) -> None:
+    groups = GroupFolders(settings(tmp_path))
+    deep, broken, other = (a_group(tmp_path, number, ended_at=9 * DAY) for number in (1, 2, 3))
+    (broken / "agent.json").write_text("{")
+    with nested(deep / "anywhere"), nested(deep / "code"):
+        assert groups.remove_ended(before=10 * DAY) == 3
+    assert not deep.exists()
+    assert not broken.exists()
+    assert not other.exists()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from elastic_core.services.postgres import EmbeddedPostgres, database_urls
 from elastic_core.services.secrets import read_secret
 from elastic_core.settings import Settings
 from tests.control.ledger.freeze import a_control
+from tests.host.worker_user.nesting import nested
 from tests.services.test_postgres import postgres_stack
 from tests.services.test_stack import down, up
 
@@ -245,6 +246,14 @@ def test_a_ledger_elsewhere_is_backed_up_by_its_own_means(home: Path) -> None:
     settings = Settings(home=home, ledger_url="postgresql+psycopg2://elsewhere/ledger")
     with pytest.raises(UserError, match=r"PostgreSQL of your own .* by its own means, and then the store"):
         backups.back_up(settings, home / "backup", secrets=False, tell=tell)
+
+
+def test_folders_that_are_nested_deeper_than_python_recurses_keep_no_file_from_being_copied(tmp_path: Path) -> None:
+    (tmp_path / "store" / "job").mkdir(parents=True)
+    (tmp_path / "store" / "job" / "part").write_bytes(b"x")
+    with nested(tmp_path / "store" / "deep"):
+        backups._copy(tmp_path / "store", tmp_path / "backup")
+    assert (tmp_path / "backup" / "job" / "part").read_bytes() == b"x"
 
 
 def test_a_uri_that_no_store_takes_is_a_checkpoint_that_is_missing(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,6 +19,7 @@ from typing import BinaryIO
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.worker_user.deep_folders import files_below, remove_tree
 from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.state.buffers import after
 from elastic_core.state.stores.keys import check_key, check_prefix
@@ -109,7 +109,8 @@ class LocalStore:
             folder = Path(by_descriptor(opened))
             named = folder / path.name
             if named.is_dir() and not named.is_symlink():
-                shutil.rmtree(named, onerror=_unless_gone)
+                with suppress(FileNotFoundError):  # two may delete the same folder at once
+                    remove_tree(named)
             else:
                 named.unlink(missing_ok=True)
             for rest in folder.glob(f".{path.name}.*.tmp"):
@@ -164,8 +165,7 @@ class LocalStore:
         top = self._path(prefix) if prefix else self._root
         if prefix and top.parent.is_dir():
             yield from (path for path in top.parent.iterdir() if path.is_file())
-        for folder, _, names in os.walk(top):
-            yield from (Path(folder, name) for name in names)
+        yield from files_below(top)
 
     def _entry(self, path: Path, prefix: str, hidden: bool) -> Entry | None:
         temporary = _TEMPORARY.fullmatch(path.name)
@@ -213,12 +213,6 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
-
-
-def _unless_gone(_: object, __: object, info: tuple[type[BaseException], BaseException, object]) -> None:
-    """Two may delete the same folder at once."""
-    if not isinstance(info[1], FileNotFoundError):
-        raise info[1]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,6 +22,7 @@ from elastic_core.state.format.checkpoint_format import (
 from elastic_core.state.stores.litter import NotSwept, Swept, sweep
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore
+from tests.host.worker_user.nesting import nested
 
 GRACE = 600.0
 
@@ -168,6 +169,16 @@ def test_what_a_jobs_code_calls_a_folder_keeps_no_other_litter(folder_store: Che
     (named / "x").write_bytes(b"x")
     assert sweep(folder_store, [], {newest}, later(), GRACE, jobs=["job"]).litter == (half,)
     assert named.exists()
+
+
+def test_folders_that_are_nested_deeper_than_python_recurses_keep_no_litter(folder_store: CheckpointStore) -> None:
+    """Neither beside a checkpoint nor in one."""
+    half = checkpoint(folder_store, 1, epoch=1, complete=False)
+    newest = checkpoint(folder_store, 2, epoch=2)
+    with nested(Path(folder_store.url, "job", "deep")), nested(Path(folder_store.url, half, "deep")):
+        assert sweep(folder_store, [], {newest}, later(), GRACE, jobs=["job"]).litter == (half,)
+    assert not Path(folder_store.url, half).exists()
+    assert Path(folder_store.url, newest).exists()
 
 
 class Refusing(LocalStore):
