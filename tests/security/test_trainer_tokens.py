@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, select
 from elastic_core.control.ledger.tables import Base
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ElasticError, Fenced
 from elastic_core.protocol import calls
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.tokens import TOKEN_SECONDS, TrainerTokens
@@ -114,6 +114,21 @@ def test_a_token_that_is_not_the_one_in_force_changes_nothing(
     with suppress(ElasticError):  # but a heartbeat is told in its answer, and of its own job another token may speak
         METHODS[method](scene.control.trainer(wrong), scene.order, scene.checkpoint)
     assert scene.rows() == before
+
+
+def test_a_token_of_an_earlier_attempt_is_not_answered_by_the_commit_that_ended_its_segment(scene: Scene) -> None:
+    """Which hands on the lease: the answer holds the token of the next segment."""
+    old = stale(scene)
+    commit = a_commit(scene.order, 9, final=True)
+    answer = scene.control.trainer(scene.order.token).commit(commit)
+    assert answer.order is not None
+    before = scene.rows()
+    with pytest.raises(Fenced):
+        scene.control.trainer(old).commit(commit)
+    assert scene.rows() == before
+    again = scene.control.trainer(scene.order.token).commit(commit).order
+    assert again is not None
+    assert again.epoch == answer.order.epoch
 
 
 def test_a_trainer_cannot_say_that_its_own_processes_are_gone(scene: Scene) -> None:

@@ -117,9 +117,9 @@ def _existing_checkpoint(tx: Tx, job: JobRow, commit: Commit) -> CheckpointRow |
 
 
 def _was_committed_before(segment: SegmentRow, existing: CheckpointRow, claims: Claims, commit: Commit) -> bool:
-    """This very commit was made before."""
+    """This very commit was made before, by who asks now: the answer holds the successor's token."""
     if commit.final:
-        return segment.end_checkpoint_id == existing.id
+        return segment.end_checkpoint_id == existing.id and segment.epoch == claims.epoch
     return existing.epoch == claims.epoch
 
 
