@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from benchmarks.simulated_faults.host import Group
+from benchmarks.simulated_faults.hostile import HostileTrainer
 from benchmarks.simulated_faults.hub import Crashed
 from benchmarks.simulated_faults.network import PARTS
 from benchmarks.simulated_faults.servers import DATABASE_ERRORS
@@ -35,6 +36,7 @@ class Faults:
         self.log: list[tuple[float, str]] = []
         self.over = False
         self._armed: list[str] = []
+        self.hostile: list[HostileTrainer] = []
         self._kinds: dict[str, Callable[[], str | None]] = {
             "worker killed": self._kill_workers,
             "agent killed": self._kill_agent,
@@ -55,6 +57,7 @@ class Faults:
             "store away": self._store_away,
             "object rotten": self._rot,
             "MLflow away": self._mlflow_away,
+            "hostile trainer": self._be_hostile,
         }
         kinds = list(self._kinds)
         for index in range(rng.randint(FEWEST, MOST)):
@@ -129,6 +132,13 @@ class Faults:
         seconds = self._rng.choice([10.0, 50.0, 150.0])
         self._world.hub.freeze(group.workers, seconds)
         return f"of epoch {group.origin} for {seconds:.0f} s"
+
+    def _be_hostile(self) -> str | None:
+        if (group := self._group()) is None:
+            return None
+        self.hostile.append(hostile := HostileTrainer(self._world, group, Random(self._rng.random())))
+        self._world.hub.spawn(group.workers, hostile.run)
+        return f"of epoch {group.origin}"
 
     def _kill_server(self) -> str | None:
         server = self._rng.choice(self._world.servers)

@@ -12,6 +12,7 @@ from elastic_core.errors import ElasticError
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.http_client import HttpTrainer
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.trainer import Commit
 
 AGENT_SECONDS = 0.5  # until the agent has seen that its workers are gone
 
@@ -30,6 +31,7 @@ class Group:
     error: str = ""
     exit: ExitReport | None = None  # as the agent has written it down
     ended_at: float | None = None
+    said: list[tuple[str, Commit]] = field(default_factory=list)  # with which token it has committed what
     excused: set[str] = field(default_factory=set)  # slots whose node was not in the cluster at some time of its life
 
     @property

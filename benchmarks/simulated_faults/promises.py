@@ -98,6 +98,9 @@ class Promises:
         for name, error in world.hub.failures[self._failed :]:
             yield Violation(8, f"a task of {name} ended with {type(error).__name__}: {error}")
         self._failed = len(world.hub.failures)
+        for hostile in world.faults.hostile:
+            while hostile.wrong:
+                yield Violation(2, hostile.wrong.pop(0))
         yield from (Violation(9, wrong) for wrong in world.mlflow.wrong)
 
     # when faults are over

@@ -22,6 +22,7 @@ from benchmarks.simulated_faults.hub import Crashed, Hub, Process
 from benchmarks.simulated_faults.network import SIGNER, Network
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.transitions import retention
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.protocol import calls
 from elastic_core.protocol.job_runs import JobRuns
@@ -29,6 +30,7 @@ from elastic_core.settings import Settings
 
 T = TypeVar("T")
 SECRET = b"trainer-secret-of-simulated-faults-0123"
+UPKEEP_SECONDS = 150.0
 MOST_SECONDS_TO_END = 5.0  # of backends that are ended
 # What PostgreSQL may say at a commit: name -> its code. None: the connection is gone.
 DATABASE_ERRORS = {
@@ -123,6 +125,19 @@ class TurnTakingLedger(Ledger):
             yield acquired
 
 
+class Upkeep(retention.Due):
+    """Due more often than in the platform, where a seed would be over before."""
+
+    def __init__(self, since: float) -> None:
+        super().__init__(since, UPKEEP_SECONDS)
+        self.times = 0
+
+    def now(self, at: float) -> bool:
+        due = super().now(at)
+        self.times += due
+        return due
+
+
 class ControlProcess:
     """A process with a control plane in it, that can end and come back."""
 
@@ -131,6 +146,7 @@ class ControlProcess:
     ) -> None:
         self.part, self._hub, self._database, self._settings, self._clock = part, hub, database, settings, clock
         self._runs = runs
+        self.upkeep = Upkeep(clock())
         self.control: LedgerControl
         self.process: Process
         self.start()
@@ -139,6 +155,7 @@ class ControlProcess:
         self.process = self._hub.process(self.part, self.part)
         ledger = TurnTakingLedger(self._database, self.part, self._settings, self._clock)
         self.control = LedgerControl(ledger, self._settings, SECRET, self._runs)
+        self.control._upkeep_due = self.upkeep
 
     def crashed(self, back_after: float) -> None:
         """Its process is ended: its connections close, and it is started again."""

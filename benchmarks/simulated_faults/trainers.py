@@ -193,6 +193,7 @@ class Trainer:
             layout=Layout(data=order.allocation.num_slots), metrics={"loss": 1.0 / (step + 1)}, final=final,
             finished=finished, ready=ready, fingerprints=to_fingerprints(reads),
         )  # fmt: skip
+        self._group.said.append((self._client.token, commit))
         return self._client.commit(commit)
 
     def _end_segment(self, finished: bool) -> LaunchOrder | None:

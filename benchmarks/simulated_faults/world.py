@@ -77,6 +77,7 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)  # crash points at which a process ended
     passed: Counter[str] = field(default_factory=Counter)  # crash points that were come to
+    upkeep: int = 0  # so often the ledger was kept up
     wishes: Counter[str] = field(default_factory=Counter)  # what users and the operator asked for, beside submissions
     finished: int = 0
     groups: int = 0
@@ -149,6 +150,9 @@ class World:
 
         return lambda token: SimulatedTrainerClient(token, channel)
 
+    def connect_trainer(self, token: str) -> SimulatedTrainerClient:
+        return self._connect("trainers")(token)
+
     def _agent(self, token: str) -> SimulatedTrainerClient:
         return self._connect("agents")(token)
 
@@ -199,6 +203,7 @@ class World:
         outcome.events, outcome.changes, outcome.checks = self.hub.events, self.database.writes, self.promises.checks
         outcome.jobs, outcome.groups = len(self.promises.picture.jobs), self.launcher.started
         outcome.decisions, outcome.ended_at = self.promises.picture.last_decision, self.hub.now
+        outcome.upkeep = sum(server.upkeep.times for server in self.servers)
         outcome.log, outcome.wishes = self.faults.log, self.users.wishes.made
         with self.database.admin.connect() as admin:
             outcome.history = admin.execute(HISTORY).scalar_one()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,15 @@ from sqlalchemy import Engine, create_engine, text
 from benchmarks.common.ledger_history import LedgerHistory
 from benchmarks.simulated_faults.__main__ import replay_command
 from benchmarks.simulated_faults.backends import admin_engine, close_idle, engine
+from benchmarks.simulated_faults.hostile import extreme_calls, odd_calls
 from benchmarks.simulated_faults.hub import Crashed, Hub
+from benchmarks.simulated_faults.network import SimulatedTrainerClient
 from benchmarks.simulated_faults.seeds import outcomes as outcomes_of
 from benchmarks.simulated_faults.world import Outcome, run
 from elastic_core.control.plane import LedgerControl
 from elastic_core.crashing import CONTROL_POINTS
+from elastic_core.errors import Unauthorized, UserError
+from elastic_core.protocol.calls import trainer_methods
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
 from tests.effort import EFFORT
@@ -48,6 +53,14 @@ def test_each_seed_is_worth_its_name(outcomes: list[Outcome]) -> None:
     assert min(outcome.changes for outcome in outcomes) >= 100
     assert min(sum(outcome.faults.values()) for outcome in outcomes) >= 5
     assert min(outcome.jobs for outcome in outcomes) >= 3
+
+
+def test_the_ledger_is_kept_up_in_each_seed(outcomes: list[Outcome]) -> None:
+    assert min(outcome.upkeep for outcome in outcomes) >= 1
+
+
+def test_a_trainer_is_hostile_in_some_seeds(outcomes: list[Outcome]) -> None:
+    assert sum(outcome.faults["hostile trainer"] for outcome in outcomes) >= 5
 
 
 def test_users_and_the_operator_wish_all_that_they_may(outcomes: list[Outcome]) -> None:
@@ -156,6 +169,37 @@ def past_the_code(ledger_url: str) -> Iterator[Engine]:
 
 
 TRIGGERS_OFF = "SET session_replication_role = replica"
+
+
+class Wire:
+    """Calls as they travel, to one control plane."""
+
+    def __init__(self, control: LedgerControl, token: str) -> None:
+        self._control, self._token = control, token
+
+    def call(self, name: str, **arguments: object) -> object:
+        method = trainer_methods()[name]
+        told = method.decode_arguments(method.encode_arguments(arguments))
+        return getattr(self._control.trainer(self._token), name)(**told)
+
+
+def test_what_a_hostile_trainer_says_is_refused_or_harmless_as_its_kind(control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(slots=(1, 1)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    client = SimulatedTrainerClient(order.token, lambda _: Wire(control, order.token))  # type: ignore[arg-type, return-value]
+    taken = []
+    for what, call in odd_calls(order).items():
+        with suppress(UserError, Unauthorized):
+            call(client)
+            taken.append(what)
+    assert taken == []
+    for call in extreme_calls(order).values():
+        call(client)
+    control.submit("job-b", a_spec(slots=(1, 1)), FACTS)
+    assert [job.job_id for job in control.snapshot().jobs] == ["job-a"]
+    assert Life(control, control.trainer, "job-b").start().allocation.num_slots > 0
+    assert [job.job_id for job in control.jobs()] == ["job-a", "job-b"]
+
 
 # What was done to the ledger behind the platform's back -> the words that must be said of it.
 BROKEN = {

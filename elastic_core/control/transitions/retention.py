@@ -82,13 +82,13 @@ GROWING = text("""
 
 
 class Due:
-    """Says every `EVERY_SECONDS` that it is time; one for all who act through a control plane."""
+    """Says every so many seconds that it is time; one for all who act through a control plane."""
 
-    def __init__(self, since: float) -> None:
-        self._since = since
+    def __init__(self, since: float, seconds: float = EVERY_SECONDS) -> None:
+        self._since, self._seconds = since, seconds
 
     def now(self, at: float) -> bool:
-        if at - self._since < EVERY_SECONDS:
+        if at - self._since < self._seconds:
             return False
         self._since = at
         return True
