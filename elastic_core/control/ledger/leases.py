@@ -86,6 +86,18 @@ def live_of_origin(tx: Tx, origin_epoch: int, *, lock: bool = True) -> LeaseRow 
     return tx.session.scalars(_LOCKED_OF_ORIGIN if lock else _LIVE_OF_ORIGIN, {"origin": origin_epoch}).one_or_none()
 
 
+def tied_to(tx: Tx, lease: LeaseRow) -> str | None:
+    """The node without which the lease's processes cannot go on; None where there is none.
+
+    On Ray a group's coordinator stays where it began, on the node of its first rank 0, and ends with that node: were
+    no rank left there, the node would take a group along that is none of its own.
+    """
+    if tx.settings.launcher != "ray":
+        return None
+    began = tx.session.get(LeaseRow, lease.origin_epoch)
+    return allocation(began).slots[0].node if began is not None else None
+
+
 def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:
     """Locked. More than one only while an old process group dies and its successor waits."""
     query = select(LeaseRow).where(LeaseRow.job_id == job_id, LeaseRow.released_at.is_(None))

@@ -15,6 +15,7 @@ from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
 from elastic_core.policy.plans.free_slots import FreeSlots
 from elastic_core.policy.plans.grants import as_held, in_place, usable
+from elastic_core.policy.plans.packing import place
 from elastic_core.state.reshard.rank_places import rank_places
 
 
@@ -50,7 +51,8 @@ def plan_handover(
     if as_held(target, held) and not leaves:
         return Handover(target, held.slots)
     free = free_slots(tx)
-    slots = places_in_place(target, held, free, leaves) if ready is not None else None
+    tied_to = leases.tied_to(tx, lease)
+    slots = places_in_place(target, held, free, leaves, tied_to) if ready is not None else None
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return Handover(target, slots)
     if leaves:
@@ -71,15 +73,32 @@ def plan_handover(
 
 
 def places_in_place(
-    target: Target, held: Allocation, free: FreeSlots, leaves: Collection[str] = ()
+    target: Target, held: Allocation, free: FreeSlots, leaves: Collection[str] = (), tied_to: str | None = None
 ) -> tuple[Slot, ...] | None:
     """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot.
 
-    `leaves`: nodes that are set aside, on which none of them goes on.
+    `leaves`: nodes that are set aside, on which none of them goes on. `tied_to`: the node without which none goes on
+    (`leases.tied_to`), so that what is kept there comes before fewest nodes.
     """
     stays = usable(held, leaves)
     chosen = in_place(target, stays, free.near(target, stays))
-    return None if chosen is None else rank_places(held.layout, held.slots, target.layout, chosen)
+    if chosen is not None and tied_to is not None and not _any_on(tied_to, chosen):
+        target = replace(target, nodes=_nodes_with(tied_to, target, stays))
+        chosen = in_place(target, stays, free.near(target, stays)) if not target.migrate else None
+    if chosen is None or (tied_to is not None and not _any_on(tied_to, chosen)):
+        return None
+    return rank_places(held.layout, held.slots, target.layout, chosen)
+
+
+def _any_on(node: str, slots: Collection[Slot]) -> bool:
+    return any(slot.node == node for slot in slots)
+
+
+def _nodes_with(node: str, target: Target, held: Allocation) -> dict[str, int]:
+    """Of a job that shrinks: what it holds on this node, and the rest on the fewest others that it holds."""
+    own = Counter(slot.node for slot in held.slots)
+    here = min(own.pop(node, 0), target.num_slots)
+    return {node: here, **place({}, min(target.num_slots - here, own.total()), own)}
 
 
 def is_planned(tx: Tx, segment: SegmentRow) -> bool:

@@ -119,7 +119,7 @@ def _slots_after_boundary(
 ) -> tuple[Slot, ...]:
     """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    return places_in_place(target, held, lately.free_slots(tx), set_aside) or ()
+    return places_in_place(target, held, lately.free_slots(tx), set_aside, leases.tied_to(tx, lease)) or ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:

@@ -177,6 +177,53 @@ def test_what_cannot_be_set_aside(control: LedgerControl) -> None:
     assert aside(control) == {"node-a": "the first reason"}
 
 
+# on Ray, where a group's coordinator stays on the node of the rank 0 that it began with
+
+
+@pytest.fixture
+def on_ray(ledger_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerControl]:
+    control = a_control(ledger_url, tmp_path, clock, launcher="ray")
+    control.set_cluster(a_cluster({"node-a": 3, "node-b": 2}))
+    yield control
+    control.close()
+
+
+def test_processes_leave_their_coordinators_node_by_a_new_start(on_ray: LedgerControl) -> None:
+    life = a_life(on_ray, "job-a", (1, 5))
+    order = life.start()
+    assert order.allocation.slots[0].node == "node-a"
+    on_ray.set_aside_node("node-a", "it will go")
+    answer = on_ray.trainer(order.token).heartbeat(a_beat(1))
+    assert (answer.directive, answer.slots) == (Directive.BOUNDARY, ()), "no worker is started ahead"
+    assert on_ray.trainer(order.token).commit(a_commit(order, 2, final=True, ready=())).order is None
+    life.leave(order)
+    again = life.start(2)
+    assert nodes_of(again) == {"node-b"}
+    assert again.origin_epoch != order.origin_epoch
+
+
+def test_processes_leave_other_nodes_in_place_and_go_on_where_their_coordinator_is(on_ray: LedgerControl) -> None:
+    life = a_life(on_ray, "job-a", (1, 5))
+    order = life.start()
+    on_ray.set_aside_node("node-b", "it will go")
+    on_ray.trainer(order.token).heartbeat(a_beat(1))
+    went_on = on_ray.trainer(order.token).commit(a_commit(order, 2, final=True, ready=())).order
+    assert went_on is not None
+    assert (nodes_of(went_on), went_on.origin_epoch) == ({"node-a"}, order.origin_epoch)
+
+
+def test_a_job_that_shrinks_stays_on_its_coordinators_node_though_another_fits_better(on_ray: LedgerControl) -> None:
+    life = a_life(on_ray, "job-a", (2, 5))
+    order = life.start()
+    a_life(on_ray, "job-b", (3, 3))
+    on_ray.acquire(on_ray.job("job-b").segment_id)
+    answer = on_ray.trainer(order.token).heartbeat(a_beat(1))
+    assert {slot.node for slot in answer.slots} == {"node-a"}
+    went_on = on_ray.trainer(order.token).commit(a_commit(order, 2, final=True, ready=())).order
+    assert went_on is not None
+    assert [slot.node for slot in went_on.allocation.slots] == ["node-a", "node-a"]
+
+
 # by what happened on it
 
 
