@@ -69,6 +69,14 @@ class AgentProcess(_ProcessMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorProcess(_ProcessMessage):
+    """The coordinator of a group, where there is one, on the node that it runs on; {} is the group's origin epoch.
+    Written by itself."""
+
+    FILE = "coordinator-{}.json"
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerProcess(_ProcessMessage):
     """One living worker, or one of which something may be left."""
 

@@ -4,8 +4,9 @@ It runs on rank 0's node. It has each node's actor start an agent with that node
 each other (`mailboxes`), takes nodes in and lets them go as the group is resized, and ends the rest of the group where
 a part fails. An actor that cannot do its turns is no end of its part, whose processes may live: it is told to end them,
 and while one lives the part has not ended. A coordinator's turns are what agents hear it by: without them for a lease's
-life they end their workers. What became of the group it says in its output (`journal`) and to the ledger, once nothing
-of it is left.
+life they end their workers. So it waits for no answer: neither of Ray's head, which may be away (`ray_cluster.Head`),
+nor of an actor, and a part whose actor does not answer for a lease's life has ended. What became of the group it says
+in its output (`journal`) and to the ledger, once nothing of it is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,11 @@ from elastic_core.domain import from_json
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.messages import ORDER, OrderAllocation, OrderInForce, SlotId, StandbyRequest, decode
 from elastic_core.launch.delivery import deliver_to
-from elastic_core.launch.on_ray import journal, ray_cluster, sealed_order
+from elastic_core.launch.on_ray import journal, node_actor, ray_cluster, sealed_order
 from elastic_core.launch.on_ray.copy_holders import CopyHolders
 from elastic_core.launch.on_ray.mailboxes import PostOffice
 from elastic_core.launch.on_ray.merged_exit import merged
-from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
+from elastic_core.launch.on_ray.ray_cluster import Head, NodeSilent, RayNode
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE, GroupLaunch
 from elastic_core.launch.worker_group import PEER_SECONDS
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
@@ -39,6 +40,8 @@ TICK_SECONDS = 0.1  # between two turns with a node, of a group that has several
 ALONE_SECONDS = 0.4  # the same of a group on one node, where there is nothing to carry
 RETRY_SECONDS = 1.0  # before a node is asked again that was silent, did not start or failed
 FAILING_SECONDS = 30.0  # that an actor may fail to do its turns, before its part is ended
+STARTING_SECONDS = 600.0  # for a node to start its part: it may have to fetch a job's code first
+SILENCE_MARGIN = 15.0  # past a lease's life, for an agent to end its workers
 INSIST_SECONDS = 5.0  # past the grace, and again after each of these
 DELIVERY_SECONDS = 30.0  # to tell the ledger; reconciliation tells it later otherwise
 _ENDED_WELL = (ExitKind.BOUNDARY, ExitKind.FINISHED)
@@ -49,9 +52,12 @@ class Part:
     """One node's part of the group."""
 
     node: RayNode
-    actor: Any
+    again: bool  # it is begun anew on a node where one has ended
+    actor: Any = None  # once it is known
     question: Any = None  # that is open
     asked: str = "start"
+    asked_at: float = 0.0  # monotonic seconds
+    stop: Any = None  # that it was told to: the open question, True once that was taken
     letters: dict[str, str | None] | None = None  # that went with it
     running: bool = False  # its agent was seen
     report: ExitReport | None = None  # once it has ended
@@ -64,34 +70,36 @@ class Part:
 class Coordinator:
     """Its clock is monotonic seconds."""
 
-    def __init__(self, launch: GroupLaunch, namespace: str) -> None:
+    def __init__(self, launch: GroupLaunch, namespace: str, asked_to_stop: threading.Event) -> None:
         self._launch, self._namespace = launch, namespace
         self._epoch = launch.order.origin_epoch
         self._settings = Settings.model_validate(launch.settings)
         self._parts: dict[str, Part] = {}
         self._post = PostOffice()
         self._addresses: dict[str, Any] = {}  # of the nodes' cache servers
-        self._copies = CopyHolders(launch, namespace, self._settings.node_home(), ())
+        self._head = Head(namespace, self._settings.node_home(), {})
+        self._copies = CopyHolders(launch, self._head)
         self._order = OrderInForce(launch.order.segment_id, _allocation(launch))
         self._stop_at: float | None = None  # when whoever is left is killed
-        self._asked_to_stop = threading.Event()
+        self._stopping_since = 0.0  # monotonic seconds
+        self._asked_to_stop = asked_to_stop
         self._logs_said: list[str] = []
         self._next_growth = 0.0
         self._first_end: ExitReport | None = None
 
-    def ask_to_stop(self) -> None:
-        self._asked_to_stop.set()
-
     def run(self) -> ExitReport:
         """Until nothing of the group is left. Raises `InfrastructureError` where a node of it is not there."""
+        if self._asked_to_stop.is_set():
+            return ExitReport(kind=ExitKind.STOPPED, error="the group was stopped before any of it had started")
         living = ray_cluster.living_nodes()
         missing = set(self._nodes_of_group()) - set(living)
         if missing:  # before anything is started
             there, gone = ray_cluster.names(living), ray_cluster.names(missing)
             raise InfrastructureError(f"nodes of the group are not in the Ray cluster: {gone}; there are: {there}")
-        self._copies = CopyHolders(self._launch, self._namespace, self._settings.node_home(), sorted(living))
+        self._head = Head(self._namespace, self._settings.node_home(), living)
+        self._copies = CopyHolders(self._launch, self._head)
         for name in self._nodes_of_group():
-            self._begin(living[name], living, again=False)
+            self._begin(living[name], again=False)
         while True:
             open_parts = [part for part in self._parts.values() if part.report is None]
             if not open_parts:
@@ -102,34 +110,31 @@ class Coordinator:
             self._insist()
             self._grow()
             if self._stop_at is None:
-                self._copies.turn([part.node.spec.name for part in open_parts], self._addresses)
+                self._copies.turn({part.node.spec.name: part.actor for part in open_parts}, self._addresses)
             self._heed_ends()
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
-        ray_cluster.forget([part.actor for part in self._parts.values()], self._epoch)
+        ray_cluster.forget([part.actor for part in self._parts.values() if part.actor is not None], self._epoch)
         return merged([part.report for part in members if part.report is not None], self._first_end)
 
     def _nodes_of_group(self) -> list[str]:
         """Of the order in force, by their first rank."""
         return list(dict.fromkeys(slot.node for slot in self._order.slots))
 
-    def _begin(self, node: RayNode, living: Iterable[str], *, again: bool) -> None:
-        """Have a node start its part."""
-        name = node.spec.name
-        part = Part(node, ray_cluster.actor_of(self._namespace, name, self._settings.node_home()))
-        self._parts[name] = part
-        self._post.leave(name)
-        self._ask_start(part, sorted(living), again=again)
+    def _begin(self, node: RayNode, *, again: bool) -> None:
+        """Have a node start its part, in the next turn."""
+        self._parts[node.spec.name] = Part(node, again)
+        self._post.leave(node.spec.name)
 
-    def _ask_start(self, part: Part, living: Sequence[str], *, again: bool) -> None:
+    def _ask_start(self, part: Part) -> None:
         part.letters = self._post.due(part.node.spec.name)
         launch = self._launch.to_plain()
         if ORDER in self._post.shared:
             launch["order"] = {**launch["order"], **_plain(self._post.shared[ORDER])}
         launch["order"]["agent_token"] = ""
-        part.asked = "start"
+        part.asked, again, part.again = "start", part.again, False
         part.question = part.actor.start.remote(
-            part.node.node_id, launch, part.node.spec.model_dump(mode="json"), part.letters, list(living),
+            part.node.node_id, launch, part.node.spec.model_dump(mode="json"), part.letters, self._copies.members(),
             journal.logs_folder(self._namespace, self._epoch), again,
         )  # fmt: skip
 
@@ -151,18 +156,28 @@ class Coordinator:
                 self._heed_silence(part, str(silent))
             except RuntimeError as error:
                 self._heed_failure(part, f"the actor of node {part.node.spec.name} failed: {error}")
+        for part in open_questions.values():
+            self._heed_hanging(part)
 
     def _pause(self) -> float:
         return ALONE_SECONDS if len(self._parts) == 1 else TICK_SECONDS
 
     def _ask(self, part: Part) -> None:
         name = part.node.spec.name
+        if self._stop_at is not None and not part.asked_at:
+            why = f"it was stopped before it had begun on node {name}"
+            self._record_end(part, ExitReport(kind=ExitKind.STOPPED, error=why))
+            return
+        part.actor = part.actor if part.actor is not None else self._head.actor_of(name)
+        if part.actor is None:
+            return
+        part.asked_at = time.monotonic()
         if part.failure:
             part.asked, part.letters = "end", None
             part.question = part.actor.end.remote(self._epoch, PEER_SECONDS, PEER_SECONDS + INSIST_SECONDS)
             return
-        if part.asked == "start" and not part.running:  # its answer was lost
-            self._ask_start(part, sorted(ray_cluster.living_nodes()), again=False)
+        if part.asked == "start" and not part.running:  # it was not, or the answer was lost
+            self._ask_start(part)
             return
         part.asked, part.letters = "exchange", self._post.due(name)
         known = {**self._copies.addresses, **self._addresses}
@@ -183,9 +198,7 @@ class Coordinator:
             return
         part.failing_since = None
         if part.asked == "start":
-            part.running = True
-            if self._stop_at is not None:  # it came up while the others were being ended
-                part.actor.stop.remote(self._epoch, max(0.0, self._stop_at - time.monotonic()))
+            part.running, part.stop = True, None  # it may have come up while the others were being ended
             return
         if not answer["known"]:
             self._end(part, f"node {name} knows nothing of the group any more: its folder was removed")
@@ -202,11 +215,22 @@ class Coordinator:
     def _heed_silence(self, part: Part, why: str) -> None:
         """An actor that was killed comes again; a node that Ray has given up does not."""
         name = part.node.spec.name
-        living = ray_cluster.living_nodes().get(name)
+        living = self._head.living().get(name)
         if living is None or living.node_id != part.node.node_id:
             self._end(part, f"node {name} is gone from the Ray cluster: {why.strip().splitlines()[0]}")
             return
         part.next_turn = time.monotonic() + RETRY_SECONDS
+
+    def _heed_hanging(self, part: Part) -> None:
+        """An actor may hang on a node that lives. Nobody notes turns there, so that the agent ends its workers."""
+        now, name = time.monotonic(), part.node.spec.name
+        if part.question is None:
+            return
+        lease = self._launch.order.lease_seconds + SILENCE_MARGIN
+        starts = part.asked == "start" and self._stop_at is None
+        told_at = part.asked_at if self._stop_at is None else max(part.asked_at, self._stopping_since)
+        if now - told_at > (STARTING_SECONDS if starts else lease):
+            self._end(part, f"the actor of node {name} has not answered for {now - part.asked_at:.0f} s")
 
     def _heed_failure(self, part: Part, why: str) -> None:
         """What an actor could not do it may do later (a disk is full). Meanwhile the part's processes may live."""
@@ -244,10 +268,10 @@ class Coordinator:
         if not names or time.monotonic() < self._next_growth:
             return
         self._next_growth = time.monotonic() + RETRY_SECONDS
-        living = ray_cluster.living_nodes()
+        living = self._head.living()
         for name in dict.fromkeys(names):
             if name in living:
-                self._begin(living[name], living, again=name in self._parts)
+                self._begin(living[name], again=name in self._parts)
 
     def _may_begin(self, name: str) -> bool:
         """It has no part, or had one that has ended and left the group."""
@@ -265,16 +289,34 @@ class Coordinator:
             self._stop(PEER_SECONDS if failed and not over else 0.0)
 
     def _stop(self, grace_seconds: float) -> None:
-        self._stop_at = time.monotonic() + grace_seconds
+        now = time.monotonic()
+        self._stopping_since = now if self._stop_at is None else self._stopping_since
+        self._stop_at = now + grace_seconds
         for part in self._parts.values():
-            if part.report is None:
-                part.actor.stop.remote(self._epoch, grace_seconds)
+            part.stop = None
 
     def _insist(self) -> None:
-        """An actor that was not there when it was told to stop its part is told again, once the grace is over."""
+        """Tell parts to stop, those again whose actor was not there, with what is left of the grace; and all of them
+        once that is over."""
         now = time.monotonic()
-        if self._stop_at is not None and now > self._stop_at + INSIST_SECONDS:
+        if self._stop_at is None:
+            return
+        if now > self._stop_at + INSIST_SECONDS:
             self._stop(0.0)
+        for part in self._parts.values():
+            if part.report is None and part.actor is not None:
+                self._tell_to_stop(part, max(0.0, self._stop_at - now))
+
+    def _tell_to_stop(self, part: Part, grace_seconds: float) -> None:
+        if part.stop is None:
+            part.stop = part.actor.stop.remote(self._epoch, grace_seconds)
+        if part.stop is True or not ray_cluster.ready([part.stop], 0.0):
+            return
+        try:
+            ray_cluster.answer(part.stop)
+            part.stop = True
+        except (NodeSilent, RuntimeError):  # told again in the next turn: the actor may just be starting again
+            part.stop = None
 
     def _say_logs(self) -> None:
         """Where the log of each rank is."""
@@ -306,22 +348,29 @@ def _plain(text: str) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Called by Ray with what `ray_launcher` has submitted, hence no help."""
+    asked_to_stop = threading.Event()
+    _heed_signals(asked_to_stop)
     (submission_id,) = argv
     logs.configure("coordinator")
     sealed = os.environ.pop(ORDER_VARIABLE)
     launch = sealed_order.unseal(sealed, sealed_order.token_of_node(), submission_id)
     settings = Settings.model_validate(launch.settings)
-    ray_cluster.connect(settings.ray_namespace)
-    coordinator = Coordinator(launch, settings.ray_namespace)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: coordinator.ask_to_stop())
-    try:
-        report = coordinator.run()
-    except ElasticError as error:
-        report = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=str(error))
-    journal.say_exit(report)
-    deliver_to(settings.control_url, report, launch.order.agent_token, DELIVERY_SECONDS)
+    order = launch.order
+    with node_actor.coordinating(settings.node_home() / order.allocation.slots[0].node, order.origin_epoch):
+        ray_cluster.connect(settings.ray_namespace)
+        _heed_signals(asked_to_stop)  # Ray has its own way with them
+        try:
+            report = Coordinator(launch, settings.ray_namespace, asked_to_stop).run()
+        except ElasticError as error:
+            report = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=str(error))
+        journal.say_exit(report)
+        deliver_to(settings.control_url, report, order.agent_token, DELIVERY_SECONDS)
     return 0
+
+
+def _heed_signals(asked_to_stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_stop.set())
 
 
 if __name__ == "__main__":

@@ -2,24 +2,25 @@
 
 A group's own nodes have their cache servers and each other's addresses by the coordinator's turns. Where the ring of
 copies (`cached_store.holders`) leads to other nodes, they are asked for a server as well, and told who the group's are.
-A convenience, as all of the memory tier: a node that does not answer holds no copy.
+Which nodes there are to choose from follows the cluster: a job that began alone has its copies on the node that came
+later. A convenience, as all of the memory tier: a node that does not answer holds no copy.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from elastic_core.launch.on_ray import ray_cluster
-from elastic_core.launch.on_ray.ray_cluster import NodeSilent
+from elastic_core.launch.on_ray.ray_cluster import Head, NodeSilent
 from elastic_core.launch.on_ray.sealed_order import GroupLaunch
 from elastic_core.logs import get_logger
 from elastic_core.state.memory_tier.cached_store import holders
 
 AGAIN_SECONDS = 3.0  # between two turns with a holder: a server that has died is started again
+FOLLOW_SECONDS = 10.0  # between two looks at which nodes there are
 log = get_logger(__name__)
 
 
@@ -32,20 +33,28 @@ class _Holder:
 
 
 class CopyHolders:
-    def __init__(self, launch: GroupLaunch, namespace: str, node_home: Path, members: Sequence[str]) -> None:
-        """`members`: the nodes that the group was told may hold copies."""
-        self._launch, self._namespace, self._node_home = launch, namespace, node_home
-        self._members = tuple(members)
+    def __init__(self, launch: GroupLaunch, head: Head) -> None:
+        self._launch, self._head = launch, head
+        self._living: Mapping[str, ray_cluster.RayNode] | None = None
         self._holders: dict[str, _Holder] = {}
-        self._looked_at = 0.0
+        self._told: dict[str, list[str]] = {}  # by node of the group: the members that it was told of
+        self._looked_at = self._followed_at = 0.0
 
     @property
     def addresses(self) -> dict[str, Any]:
         """Of the servers that are there, by node."""
         return {name: holder.address for name, holder in self._holders.items() if holder.address is not None}
 
-    def turn(self, group: Collection[str], addresses: Mapping[str, Any]) -> None:
-        """Have those that are to hold copies do so, without waiting. `addresses`: of the group's own servers."""
+    def members(self) -> list[str]:
+        """The nodes that may hold copies."""
+        now = time.monotonic()
+        if self._living is None or now > self._followed_at + FOLLOW_SECONDS:
+            self._living, self._followed_at = self._head.living(), now
+        return sorted(self._living)
+
+    def turn(self, group: Mapping[str, Any], addresses: Mapping[str, Any]) -> None:
+        """Have those that are to hold copies do so, without waiting. `group`: its nodes' actors, None where one is not
+        known yet; `addresses`: of its own servers."""
         if not self._launch.memory_secret:
             return
         self._hear()
@@ -53,28 +62,40 @@ class CopyHolders:
         if now < self._looked_at + 1.0:
             return
         self._looked_at = now
-        due = [name for name in self.wanted(group) if self._is_due(name, now)]
-        living = ray_cluster.living_nodes() if due else {}
-        for name in due:
-            if name in living:
-                self._ask(name, living[name], addresses)
+        self._tell_members(group)
+        assert self._living is not None
+        for name in self.wanted(group):
+            if not self._is_due(name, now):
+                continue
+            if name in self._living:
+                self._ask(name, self._living[name], addresses)
             else:
                 self._holders.pop(name, None)
 
     def wanted(self, group: Collection[str]) -> set[str]:
         """Nodes outside of the group that its ranks have copies made on."""
         copies = self._launch.order.spec.checkpoints.memory_copies
-        return {name for names in holders(group, self._members, copies).values() for name in names} - set(group)
+        return {name for names in holders(group, self.members(), copies).values() for name in names} - set(group)
+
+    def _tell_members(self, group: Mapping[str, Any]) -> None:
+        """The group's nodes, where others hold copies now. What is lost on the way is told with the next change."""
+        members = self.members()
+        for name, actor in group.items():
+            if actor is not None and self._told.get(name) != members:
+                actor.members.remote(self._launch.order.origin_epoch, members)
+                self._told[name] = members
 
     def _is_due(self, name: str, now: float) -> bool:
         holder = self._holders.get(name)
         return holder is None or (holder.question is None and holder.next_turn <= now)
 
     def _ask(self, name: str, node: ray_cluster.RayNode, addresses: Mapping[str, Any]) -> None:
+        actor = self._head.actor_of(name)
+        if actor is None:
+            return
         holder = self._holders.setdefault(name, _Holder(node.node_id))
         if holder.node_id != node.node_id:  # it has come again
             holder.node_id, holder.address = node.node_id, None
-        actor = ray_cluster.actor_of(self._namespace, name, self._node_home)
         holder.question = actor.hold_copies.remote(
             self._launch.settings, self._launch.memory_secret, node.spec.model_dump(mode="json"), dict(addresses)
         )

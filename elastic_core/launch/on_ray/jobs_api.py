@@ -105,6 +105,12 @@ class JobsApi:
             return ""
         return str(answer.json().get("logs") or "")
 
+    def stop(self, submission_id: str) -> None:
+        """Have Ray ask a job's driver to end (SIGTERM), without waiting. One that has ended stays as it is."""
+        answer = self._send("POST", f"{_path(submission_id)}/stop")
+        if answer.status_code != httpx.codes.NOT_FOUND:
+            self._require(answer, f"stop {submission_id}")
+
     def delete(self, submission_id: str) -> None:
         """Forget a job that has ended."""
         answer = self._send("DELETE", _path(submission_id))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from elastic_core.domain import from_json, to_json
 from elastic_core.errors import ElasticError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import allowed
-from elastic_core.host.messages import EXIT, CoordinatorHeard, SpawnPlan, WorkersByRank
+from elastic_core.host.messages import EXIT, CoordinatorHeard, CoordinatorProcess, SpawnPlan, WorkersByRank
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.launch.folders import GroupFolders
@@ -119,6 +120,10 @@ class NodeActor:
             "address": node_memory.own_address(self._home, self._node),
         }
 
+    def members(self, origin_epoch: int, nodes: Sequence[str]) -> None:
+        """These nodes may hold copies for a group now, which has a part here."""
+        node_memory.change_members(RunDir.of(self._home, origin_epoch), nodes)
+
     def hold_copies(
         self, settings: Mapping[str, Any], secret: str, node: Mapping[str, Any], addresses: Mapping[str, Any]
     ) -> Any:
@@ -151,8 +156,9 @@ class NodeActor:
         self._noted.pop(origin_epoch, None)
 
     def alive(self) -> list[int]:
-        """Origin epochs of which something lives here."""
-        return [group.origin_epoch for group in self._folders.groups() if group.alive]
+        """Origin epochs of which something lives here, their coordinators too."""
+        groups = (group.origin_epoch for group in self._folders.groups() if group.alive)
+        return sorted({*groups, *_coordinated(self._home)})
 
     def strays(self) -> list[int]:
         """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
@@ -197,6 +203,33 @@ class NodeActor:
         folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             (folder.path / "logs").symlink_to(served, target_is_directory=True)
+
+
+@contextmanager
+def coordinating(node_home: Path, origin_epoch: int) -> Iterator[None]:
+    """The node is not empty before this process, the coordinator of a group, has told what became of it."""
+    folder = _coordinators(node_home)
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.write(CoordinatorProcess(*ProcessId.current()), origin_epoch)
+    try:
+        yield
+    finally:
+        folder.delete(CoordinatorProcess, origin_epoch)
+
+
+def _coordinated(node_home: Path) -> list[int]:
+    """Origin epochs of the groups whose coordinators live here."""
+    folder, found = _coordinators(node_home), []
+    for path in folder.path.glob(CoordinatorProcess.FILE.format("*")):
+        epoch = path.stem.rpartition("-")[2]
+        coordinator = folder.read(CoordinatorProcess, epoch) if epoch.isdigit() else None
+        if coordinator is not None and coordinator.process.alive():
+            found.append(int(epoch))
+    return found
+
+
+def _coordinators(node_home: Path) -> RunDir:
+    return RunDir(node_home / "coordinators")
 
 
 def own_node_id() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
 from elastic_core.state.memory_tier import cache_servers
+from elastic_core.state.memory_tier.cache_client import Access
 
 _MEMBERS = "memory-nodes.json"
 
@@ -34,6 +36,13 @@ def keep_secret(settings: Settings, secret: str) -> None:
 def write_members(folder: RunDir, nodes: Sequence[str]) -> None:
     """Which nodes may hold copies for a group."""
     folder.write_json(_MEMBERS, list(nodes))
+
+
+def change_members(folder: RunDir, nodes: Sequence[str]) -> None:
+    """As `write_members`, while the group runs: its ranks look again when they commit."""
+    access = folder.read(Access)
+    if access is not None and access.nodes != tuple(nodes):
+        folder.write(replace(access, nodes=tuple(nodes)))
 
 
 def prepare(settings: Settings, order: LaunchOrder, folder: RunDir, node: NodeSpec) -> list[Any]:

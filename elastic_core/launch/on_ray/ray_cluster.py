@@ -8,14 +8,17 @@ around it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from elastic_core import logs
+from elastic_core.errors import InfrastructureError
 from elastic_core.host.network.interfaces import is_loopback
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE
 from elastic_core.spec import NodeSpec
@@ -23,6 +26,8 @@ from elastic_core.spec import NodeSpec
 NODE_LABEL, PRICE_LABEL, SLOT_RESOURCE = "elastic.node", "elastic.price", "slot:"
 FAREWELL_SECONDS = 10.0  # that nodes may take to remove the files of a group that has ended
 ACTOR_THREADS = 32  # calls to one node at once: a start may take long
+HEAD_SECONDS = 1.0  # between two questions of one kind to the head
+log = logs.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +45,19 @@ def connect(namespace: str) -> None:
 
 
 def living_nodes() -> dict[str, RayNode]:
-    """Nodes of ours that Ray holds for alive, by name."""
+    """Nodes of ours that Ray holds for alive, by name. Raises `InfrastructureError` where its head does not say."""
     return living_and_mislabelled()[0]
 
 
 def living_and_mislabelled() -> tuple[dict[str, RayNode], dict[str, str]]:
-    """And why those that Ray holds for alive, and whose labels name them ours, are none."""
+    """And why those that Ray holds for alive, and whose labels name them ours, are none. Raises as `living_nodes`."""
     import ray
+    from ray.exceptions import RayError
 
-    return read_nodes(ray.nodes())
+    try:
+        return read_nodes(ray.nodes())
+    except RayError as error:
+        raise InfrastructureError(f"Ray's head does not say which nodes there are: {first_line(error)}") from error
 
 
 def read_nodes(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, RayNode], dict[str, str]]:
@@ -155,6 +164,61 @@ def answer(question: Any, seconds: float | None = None) -> Any:
 
 class NodeSilent(Exception):
     """The actor of a node does not answer: it, its node or the network is gone, for a while or for good."""
+
+
+class Head:
+    """What a coordinator asks the cluster's head while its group trains, by threads of their own.
+
+    While the head is away a question to it hangs or fails, for as long as a minute. A coordinator that waited would be
+    taken for dead by its agents. What was known holds meanwhile, and the same is asked again.
+    """
+
+    def __init__(self, namespace: str, node_home: Path, living: Mapping[str, RayNode]) -> None:
+        self._namespace, self._node_home = namespace, node_home
+        self._nodes = _Question(living)
+        self._actors: dict[str, _Question] = {}
+
+    def living(self) -> Mapping[str, RayNode]:
+        """As `living_nodes` said last, without waiting; it is asked again."""
+        self._nodes.put(living_nodes)
+        known: Mapping[str, RayNode] = self._nodes.answer
+        return known
+
+    def actor_of(self, node: str) -> Any | None:
+        """As the function of this name, without waiting: None until it is known."""
+        question = self._actors.setdefault(node, _Question(None))
+        if question.answer is None:
+            question.put(lambda: actor_of(self._namespace, node, self._node_home))
+        return question.answer
+
+
+class _Question:
+    """One thread at most asks; it is no reason for its process to go on."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer  # the last one
+        self._open = False
+        self._not_before = 0.0  # monotonic seconds
+        self._failure = ""
+
+    def put(self, call: Callable[[], Any]) -> None:
+        if not self._open and time.monotonic() >= self._not_before:
+            self._open = True
+            threading.Thread(target=self._ask, args=(call,), daemon=True, name="ask-head").start()
+
+    def _ask(self, call: Callable[[], Any]) -> None:
+        try:
+            self.answer, failure = call(), ""
+        except Exception as error:  # noqa: BLE001 (of Ray: whatever it is, training goes on, and it is asked again)
+            failure = first_line(error)
+        if failure and failure != self._failure:
+            log.warning(f"Ray's head is asked again, for now what was known holds: {failure}")
+        self._failure, self._not_before = failure, time.monotonic() + HEAD_SECONDS
+        self._open = False
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 def names(nodes: Iterable[str]) -> str:

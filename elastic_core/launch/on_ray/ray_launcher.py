@@ -26,6 +26,7 @@ from elastic_core.settings import Settings
 
 COORDINATOR = "elastic_core.launch.on_ray.coordinator"
 GROUP_END = "elastic_core.launch.on_ray.group_end"
+_ENDS = "ends"  # of a job that ends a group: that group's job. Names alone may begin alike in other namespaces
 _STOP_MARGIN = 60.0  # seconds past the grace before Ray kills a coordinator that was told to end
 # What concerns the services' host alone, or is secret: it goes to no node.
 _NOT_FOR_NODES = frozenset(
@@ -79,11 +80,15 @@ class RayLauncher:
         ]
 
     def stop(self, origin_epoch: int, grace_seconds: float) -> None:
-        """As the contract says, without waiting: a job of Ray tells every node's agent, which keeps the time."""
+        """As the contract says, without waiting: a job of Ray tells every node's agent, which keeps the time.
+
+        The coordinator is told as well, by Ray, with the grace of the settings: it may not have begun on some node yet.
+        """
         job = self._api.job(self._name(origin_epoch))
         if job is None or job.ended:
             return
-        self._end_by_job(f"{job.submission_id}-stop-{grace_seconds * 1000:.0f}", origin_epoch, grace_seconds)
+        self._end_by_job(job, f"stop-{grace_seconds * 1000:.0f}", origin_epoch, grace_seconds)
+        self._api.stop(job.submission_id)
 
     def ranks_with_logs(self, origin_epoch: int) -> int:
         return len(self._log_urls(origin_epoch))
@@ -128,7 +133,7 @@ class RayLauncher:
         name = f"{job.submission_id}-end"
         ending = self._api.job(name)
         if ending is None or not ending.ended:
-            self._end_by_job(name, origin_epoch, 0.0, "--forget", "yes")
+            self._end_by_job(job, "end", origin_epoch, 0.0, "--forget", f"{self.settings.lease_seconds:g}")
             return None
         found = journal.exit_report(self._api.output(name))
         if found is None:  # it did not come to its end: another one tries
@@ -139,9 +144,11 @@ class RayLauncher:
         why = f"the coordinator of the group ended without a word ({job.status}: {job.message.strip()[:300]})"
         return ExitReport(kind=found.kind, error=f"{why}; {found.error}".rstrip("; "), exit_codes=found.exit_codes)
 
-    def _end_by_job(self, name: str, origin_epoch: int, grace_seconds: float, *more: str) -> None:
+    def _end_by_job(self, job: RayJob, how: str, origin_epoch: int, grace_seconds: float, *more: str) -> None:
+        name = f"{job.submission_id}-{how}"
         submission = Submission(
             submission_id=name,
+            metadata={_ENDS: job.submission_id},
             entrypoint=_command(
                 GROUP_END, "--namespace", self.settings.ray_namespace, "--epoch", str(origin_epoch), "--grace",
                 f"{grace_seconds:g}", "--home", str(self.settings.node_home()), *more,
@@ -149,14 +156,14 @@ class RayLauncher:
         )  # fmt: skip
         if not self._api.submit(submission):
             before = self._api.job(name)
-            if before is not None and before.ended and name.rpartition("-")[2] != "end":
+            if before is not None and before.ended and how != "end":
                 self._api.delete(name)
                 self._api.submit(submission)
 
     def _delete(self, job: RayJob) -> None:
         """The jobs that ended it first: without its own it is not known any more."""
         for other in self._api.jobs():
-            if other.ended and other.submission_id.startswith(f"{job.submission_id}-"):
+            if other.ended and other.metadata.get(_ENDS) == job.submission_id:
                 self._api.delete(other.submission_id)
         self._api.delete(job.submission_id)
 

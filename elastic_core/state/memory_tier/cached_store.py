@@ -55,12 +55,17 @@ def holders(job_nodes: Iterable[str], nodes: Iterable[str], copies: int) -> dict
 class MemoryTier:
     """The caches of all nodes, as one rank of a job sees them: its own node's, and the others'. Never raises.
 
-    `report` gets each kind of fault once; by default it is logged.
+    `report` gets each kind of fault once; by default it is logged. `reread` gives the access as it is now: nodes may
+    have come since that hold copies, or gone.
     """
 
-    def __init__(self, access: Access, node: str, copies: int, report: Report | None = None) -> None:
+    def __init__(
+        self, access: Access, node: str, copies: int, report: Report | None = None,
+        reread: Callable[[], Access | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._access, self._node, self._copies = access, node, copies
         self._report = report or logging.getLogger(__name__).warning
+        self._reread = reread
         self._reported: set[str] = set()
         self._clients = {name: CacheClient(access, name, near=name == node) for name in {node, *access.nodes}}
         self._lock = threading.Lock()
@@ -136,6 +141,7 @@ class MemoryTier:
     def committed(self, uri: str, job_nodes: Sequence[str]) -> None:
         """Ranks on these nodes wrote this checkpoint, and it is the job's latest now: have it copied, older ones
         dropped. Does not wait."""
+        self._follow()
         copies = holders(job_nodes, self._access.nodes, self._copies)
         self._notify_all(lambda node: {"op": "committed", "uri": uri, "copy": [n for n in copies if node in copies[n]]})
 
@@ -150,6 +156,18 @@ class MemoryTier:
             thread.join(max(0.0, deadline - time.monotonic()))
         for client in self._clients.values():
             client.close()
+
+    def _follow(self) -> None:
+        """Which nodes there are now. Those that are gone may still be asked for what they held."""
+        try:
+            access = self._reread()
+        except InfrastructureError as error:
+            self._report_once(f"copies go to the nodes that were known: {error}")
+            return
+        if access is not None and access.nodes != self._access.nodes:
+            self._access = access
+            missing = [name for name in access.nodes if name not in self._clients]
+            self._clients = {**self._clients, **{name: CacheClient(access, name) for name in missing}}
 
     def _count(self, source: str, num_bytes: int) -> None:
         with self._lock:
@@ -204,8 +222,9 @@ class MemoryTier:
                 self._report_once(f"the cache server of node {client.node} does not answer: {_reason(error)}")
                 return None
 
-        with ThreadPoolExecutor(len(self._clients), thread_name_prefix="ask-cache-server") as pool:
-            answers = dict(zip(self._clients, pool.map(ask, self._clients.values()), strict=True))
+        clients = self._clients  # it may be another meanwhile
+        with ThreadPoolExecutor(len(clients), thread_name_prefix="ask-cache-server") as pool:
+            answers = dict(zip(clients, pool.map(ask, clients.values()), strict=True))
         return {node: answer for node, answer in answers.items() if answer is not None}
 
     def _report_once(self, text: str) -> None:

@@ -241,7 +241,8 @@ class _Trainer:
         access = self.run_dir.read(Access)
         memory = None
         if access is not None:
-            memory = MemoryTier(access, self.slot.node, order.spec.checkpoints.memory_copies)
+            copies = order.spec.checkpoints.memory_copies
+            memory = MemoryTier(access, self.slot.node, copies, reread=lambda: self.run_dir.read(Access))
         watch = HangWatch(settings.hang_seconds, self._hangs)
         session = Session(
             RuntimeContext(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import Allocation, Layout, Slot
+from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
 from elastic_core.host.messages import CoordinatorHeard, WorkerProcesses
 from elastic_core.host.process import ProcessId
@@ -23,7 +25,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray import coordinator, node_actor, ray_cluster
 from elastic_core.launch.on_ray.coordinator import Coordinator
 from elastic_core.launch.on_ray.node_actor import NodeActor
-from elastic_core.launch.on_ray.ray_cluster import RayNode
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
 from elastic_core.launch.on_ray.sealed_order import GroupLaunch
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.settings import Settings
@@ -45,10 +47,15 @@ class Method:
 
 
 class Cluster:
-    """Two nodes; `full`: those on whose disk nothing can be written, as far as turns of coordinators go."""
+    """Two nodes; `full`: those on whose disk nothing can be written, as far as turns of coordinators go; `away`: those
+    whose actor is just starting again; `hung`: those whose actor answers nothing more. `head`: whether Ray's head
+    answers."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.full, self.failed = home, set[str](), 0
+        self.away, self.hung, self.lost = set[str](), set[str](), list[str]()
+        self.head = threading.Event()
+        self.head.set()
         self.pool = ThreadPoolExecutor(16)
         self._actors = {name: NodeActor(name, str(home)) for name in NODES}
         self.nodes = {name: RayNode(NodeSpec(name=name, type="cpu", slots=1), "id", "http://there") for name in NODES}
@@ -62,7 +69,16 @@ class Cluster:
 
         return Remote()
 
+    def living_nodes(self) -> dict[str, RayNode]:
+        assert self.head.wait(SECONDS)
+        return self.nodes
+
     def _do(self, node: str, call: Callable[..., Any], given: Sequence[Any]) -> Any:
+        if node in self.away:
+            self.lost.append(call.__name__)
+            raise NodeSilent("the actor is restarting")
+        while node in self.hung:
+            time.sleep(0.05)
         if node in self.full and call.__name__ == "exchange":
             self.failed += 1
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -78,9 +94,11 @@ def ready(questions: Sequence[Future[Any]], seconds: float) -> list[Future[Any]]
     return list(wait(questions, seconds, "FIRST_COMPLETED").done)
 
 
-def answer(question: Future[Any]) -> Any:
+def answer(question: Future[Any], seconds: float | None = None) -> Any:
     try:
-        return question.result()
+        return question.result(seconds)
+    except FutureTimeout as error:
+        raise NodeSilent("no answer in time") from error
     except OSError as error:  # as Ray gives what an actor raised
         raise RuntimeError(str(error)) from error
 
@@ -92,23 +110,25 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setattr(node_actor, "_session_logs", lambda: tmp_path / "logs")
     cluster = Cluster(tmp_path / "nodes")
     for name, function in {
-        "living_nodes": lambda: cluster.nodes, "actor_of": cluster.actor_of, "ready": ready, "answer": answer,
+        "living_nodes": cluster.living_nodes, "actor_of": cluster.actor_of, "ready": ready, "answer": answer,
     }.items():  # fmt: skip
         monkeypatch.setattr(ray_cluster, name, function)
     yield cluster
+    cluster.head.set()
+    cluster.hung.clear()
     for node in NODES:
         end_node(cluster.home / node)
     cluster.pool.shutdown()
 
 
-def a_launch(cluster: Cluster, behaviours: str) -> GroupLaunch:
+def a_launch(cluster: Cluster, behaviours: str, lease_seconds: float = 90.0) -> GroupLaunch:
     """Of one worker on each node."""
     settings = Settings(ray_node_home=cluster.home, node_memory_mb=0, control_url="http://127.0.0.1:9")
     values: Mapping[str, Any] = settings.model_dump(mode="json", exclude={"home"})
     slots = tuple(Slot(node, 0, "cpu") for node in NODES)
     allocation = Allocation(slots=slots, global_batch=8, layout=Layout(data=2))
     return GroupLaunch(
-        order=replace(order(), allocation=allocation), settings=dict(values),
+        order=replace(order(), allocation=allocation, lease_seconds=lease_seconds), settings=dict(values),
         worker_command=(sys.executable, "-S", str(SCRIPT), behaviours), memory_secret="",
     )  # fmt: skip
 
@@ -116,8 +136,9 @@ def a_launch(cluster: Cluster, behaviours: str) -> GroupLaunch:
 class Group:
     """A group whose coordinator runs."""
 
-    def __init__(self, cluster: Cluster, behaviours: str) -> None:
-        self._coordinator = Coordinator(a_launch(cluster, behaviours), "test")
+    def __init__(self, cluster: Cluster, behaviours: str, lease_seconds: float = 90.0) -> None:
+        self._asked_to_stop = threading.Event()
+        self._coordinator = Coordinator(a_launch(cluster, behaviours, lease_seconds), "test", self._asked_to_stop)
         self.report: ExitReport | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -129,8 +150,11 @@ class Group:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
+    def ask_to_stop(self) -> None:
+        self._asked_to_stop.set()
+
     def stop(self) -> ExitReport | None:
-        self._coordinator.ask_to_stop()
+        self.ask_to_stop()
         self._thread.join(SECONDS)
         return self.report
 
@@ -168,3 +192,67 @@ def test_a_group_with_an_actor_that_goes_on_failing_has_ended_once_nothing_of_it
     assert group.report is not None
     assert group.report.kind is ExitKind.INFRASTRUCTURE
     assert "the actor of node n1 failed: [Errno 28] No space left on device" in group.report.error
+
+
+def test_while_the_head_is_away_turns_go_on(cluster: Cluster) -> None:
+    group = Group(cluster, "boundary")
+    cluster.head.clear()
+    cluster.away.add("n1")  # so that the coordinator has a question to the head
+    wait_for(lambda: "exchange" in cluster.lost, SECONDS)
+    asked_at = time.monotonic()
+    there = RunDir.of(cluster.home / "n0", 7)
+    wait_for(lambda: (note := there.read(CoordinatorHeard)) and note.at > asked_at + 3.0, SECONDS)
+    cluster.away.clear()
+    assert not group.ended()
+    report = group.stop()
+    assert report is not None
+    assert report.kind is ExitKind.BOUNDARY
+
+
+def test_a_head_that_answers_with_an_error_ends_no_group(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, failed = Group(cluster, "boundary"), list[str]()
+
+    def fail() -> dict[str, RayNode]:
+        failed.append("asked")
+        raise InfrastructureError("Ray's head does not say which nodes there are")
+
+    monkeypatch.setattr(ray_cluster, "living_nodes", fail)
+    cluster.away.add("n1")
+    wait_for(lambda: len(failed) > 1, SECONDS)
+    cluster.away.clear()
+    report = group.stop()
+    assert report is not None
+    assert report.kind is ExitKind.BOUNDARY
+
+
+def test_an_actor_that_hangs_on_a_living_node_pins_no_group(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "SILENCE_MARGIN", 1.0)
+    group = Group(cluster, "sleep", lease_seconds=6.0)
+    worker = cluster.worker("n1")
+    assert worker is not None
+    cluster.hung.add("n1")
+    wait_for(group.ended, SECONDS)
+    assert not worker.alive()  # its agent has heard nobody
+    assert group.report is not None
+    assert group.report.kind is ExitKind.INFRASTRUCTURE
+    assert "the actor of node n1 has not answered for" in group.report.error
+
+
+def test_a_stop_that_an_actor_did_not_hear_keeps_its_grace(cluster: Cluster) -> None:
+    group = Group(cluster, "boundary")
+    cluster.away.add("n1")
+    wait_for(lambda: "exchange" in cluster.lost, SECONDS)
+    group.ask_to_stop()
+    wait_for(lambda: "stop" in cluster.lost, SECONDS)
+    cluster.away.clear()
+    report = group.stop()
+    assert report is not None
+    assert (report.kind, report.exit_codes) == (ExitKind.BOUNDARY, (0, 0))
+
+
+def test_a_group_that_is_stopped_before_it_begins_never_does(cluster: Cluster) -> None:
+    asked_to_stop = threading.Event()
+    asked_to_stop.set()
+    report = Coordinator(a_launch(cluster, "sleep"), "test", asked_to_stop).run()
+    assert report.kind is ExitKind.STOPPED
+    assert not (cluster.home / "n0" / "run").exists()

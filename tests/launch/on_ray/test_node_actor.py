@@ -10,6 +10,7 @@ from elastic_core.host.messages import CoordinatorHeard
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray import node_actor
 from elastic_core.launch.on_ray.node_actor import NodeActor
+from elastic_core.state.memory_tier.cache_client import Access
 
 
 @pytest.fixture
@@ -34,3 +35,14 @@ def test_a_coordinator_that_means_the_node_as_it_was_before_it_left_the_cluster_
         assert answer == {"error": "node n0 is gone from the Ray cluster: it came again, as another node"}
     assert not heard(tmp_path)
     assert not RunDir.of(tmp_path / "n0", 7).path.exists()
+
+
+def test_a_group_is_told_which_nodes_may_hold_copies_once_it_has_its_part(actor: NodeActor, tmp_path: Path) -> None:
+    folder = RunDir.of(tmp_path / "n0", 7)
+    actor.members(7, ["n0", "n1"])
+    assert folder.read(Access) is None
+    folder.create()
+    folder.write(Access(tmp_path / "n0" / "memory", ("n0",), "job", b"key"))
+    actor.members(7, ["n0", "n1"])
+    access = folder.require(Access)
+    assert (access.nodes, access.job, access.key) == (("n0", "n1"), "job", b"key")

@@ -14,7 +14,7 @@ from elastic_core.host.rundir import RUN_DIR
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.on_ray.ray_launcher import COORDINATOR, RayLauncher
 from tests.e2e.platform import PATIENCE
-from tests.launch.builders import order, settings, wait_for
+from tests.launch.builders import order, settings, wait_for, wait_until_dead
 from tests.launch.conftest import OnRay
 
 SECONDS = 60.0 * PATIENCE  # Ray starts its processes one after the other
@@ -118,6 +118,27 @@ def test_stop_gives_workers_their_grace_and_then_kills(on_ray: OnRay) -> None:
     assert not any(worker.alive() for worker in workers)
     assert report.exit_codes == (0, -9)
     assert report.kind == "stopped"
+
+
+def test_a_group_that_is_stopped_before_anything_of_it_runs_does_not_start_afterwards(on_ray: OnRay) -> None:
+    launcher = on_ray.scripted("sleep")
+    launcher.start(order())
+    launcher.stop(7, 1.0)
+    dead(launcher)
+    known = on_ray.run_dir().read(WorkerProcesses)
+    assert not any(worker.process.alive() for worker in (known.workers if known else ()))
+
+
+def test_forgetting_a_group_leaves_those_of_an_installation_whose_name_begins_alike(on_ray: OnRay) -> None:
+    launcher = on_ray.scripted("exit:0")
+    alike = on_ray.settings.model_copy(update={"ray_namespace": f"{on_ray.settings.ray_namespace}-7"})
+    other = RayLauncher(alike, worker_command=launcher.worker_command)
+    for one, epoch in ((launcher, 7), (other, 1)):
+        one.start(order(num_slots=1, origin_epoch=epoch))
+        wait_until_dead(one, epoch)
+    launcher.forget(7)
+    assert launcher.groups() == []
+    assert [group.origin_epoch for group in other.groups()] == [1]
 
 
 def test_a_killed_node_actor_comes_again_and_training_goes_on(on_ray: OnRay) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,19 @@ def test_after_a_commit_the_next_node_has_a_copy_that_survives_its_writer(nodes:
         again, other = nodes.store(reader)
         assert_reads(again, written.sha256)
         assert other.taken()["store"] == 0
+
+
+def test_a_node_that_comes_while_a_job_runs_gets_its_copies(nodes: Nodes) -> None:
+    now = [replace(nodes.access(), nodes=("a",))]
+    memory = MemoryTier(now[0], "a", 1, nodes.said.append, lambda: now[-1])
+    write(TieredStore(nodes.plain, memory), some_tensors(), world=2)
+    memory.committed(URI, ["a"])
+    memory.close()
+    assert nodes.kept("b") == {}
+    now.append(nodes.access())
+    memory.committed(URI, ["a"])
+    wait_for(lambda: nodes.kept("b") == nodes.kept("a"))
+    assert nodes.said == []
 
 
 def test_copies_go_to_the_jobs_next_nodes_and_then_to_others() -> None:
