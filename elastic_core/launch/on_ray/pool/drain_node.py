@@ -2,7 +2,8 @@
 
 For whoever gets the notice that a node will go (a spot market, a Slurm allocation near its end, a pod that is asked to
 end), on any node of the cluster. The pool's service sets the node aside then, and jobs leave it at a boundary. This
-returns when the node has no process of a job any more, or its time is up.
+returns when the node has had no process of a job for a while, coordinators among them, or its time is up. For a while:
+what was granted just before the node was set aside may yet start there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from elastic_core.launch.on_ray.ray_cluster import NodeSilent
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
+QUIET_SECONDS = 20.0  # in which what was granted before has started
 log = logs.get_logger(__name__)
 
 
@@ -41,16 +43,24 @@ def drain(node: str, seconds: int, reason: str) -> None:
 
 
 def wait_until_empty(namespace: str, node: str, home: Path, seconds: float) -> bool:
-    """Whether nothing of a job was left there within this time."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if not ray_cluster.answer(ray_cluster.actor_of(namespace, node, home).alive.remote(), ANSWER_SECONDS):
-                return True
-        except NodeSilent as silent:
-            log.warning(f"node {node} does not say what runs there: {silent}")
+    """Whether nothing of a job was left there within this time: for `QUIET_SECONDS`, or when the time is up."""
+    until, empty_since = time.monotonic() + seconds, None
+    while time.monotonic() < until and not _is_quiet(empty_since):
+        empty_since = (empty_since or time.monotonic()) if _is_empty(namespace, node, home) else None
         time.sleep(LOOK_SECONDS)
-    return False
+    return empty_since is not None
+
+
+def _is_empty(namespace: str, node: str, home: Path) -> bool:
+    try:
+        return not ray_cluster.answer(ray_cluster.actor_of(namespace, node, home).alive.remote(), ANSWER_SECONDS)
+    except (NodeSilent, RuntimeError) as error:
+        log.warning(f"node {node} does not say what runs there: {error}")
+        return False
+
+
+def _is_quiet(empty_since: float | None) -> bool:
+    return empty_since is not None and time.monotonic() - empty_since >= QUIET_SECONDS
 
 
 def main(argv: Sequence[str]) -> int:
