@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from elastic_core.domain import from_json, to_json
 from elastic_core.protocol.process_groups import ExitReport
 
 LOGS = "elastic"  # below Ray's own folder of logs on each node, which its agent serves to who has the token
+MOST_BYTES = 128 * 1024  # that are kept of what a driver has printed which says but one thing, again and again
 _MARK = "elastic-journal "
 
 
@@ -21,6 +23,15 @@ def say(kind: str, value: Any) -> None:
     """Print one line."""
     sys.stdout.write(f"{_MARK}{json.dumps({'kind': kind, 'value': value})}\n")
     sys.stdout.flush()
+
+
+def say_last(kind: str, value: Any) -> None:
+    """As `say`, where only the last line counts: what was printed before goes once it is much, since whoever asks reads
+    all of it. Ray has a driver print to the end of a file."""
+    output = sys.stdout.fileno()
+    if stat.S_ISREG(os.fstat(output).st_mode) and os.fstat(output).st_size > MOST_BYTES:
+        os.ftruncate(output, 0)
+    say(kind, value)
 
 
 def last(output: str, kind: str) -> Any | None:

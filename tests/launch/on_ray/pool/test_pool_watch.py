@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_core.launch.on_ray.pool.pool_watch import PoolWatch, StrayQuestions
+from elastic_core.launch.on_ray import journal
+from elastic_core.launch.on_ray.pool.pool_watch import (
+    FIRST_SECONDS,
+    WAIT_SECONDS,
+    PoolWatch,
+    StrayQuestions,
+    is_news,
+)
 from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec, read_nodes
 from elastic_core.spec import NodeSpec
 
@@ -22,12 +33,9 @@ class Strays:
     def __init__(self, **of: Sequence[int] | Exception) -> None:
         self.of, self.asked = of, list[str]()
 
-    def __call__(self, node: RayNode) -> Sequence[int]:
-        self.asked.append(node.spec.name)
-        found = self.of.get(node.spec.name, ())
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def __call__(self, nodes: Sequence[RayNode]) -> dict[str, Sequence[int] | Exception]:
+        self.asked += [node.spec.name for node in nodes]
+        return {node.node_id: self.of.get(node.spec.name, ()) for node in nodes}
 
 
 def names(pool: dict[str, object]) -> list[str]:
@@ -36,7 +44,7 @@ def names(pool: dict[str, object]) -> list[str]:
 
 def test_a_node_with_strays_gets_no_work_until_it_is_clean() -> None:
     strays = Strays(b=[7])
-    watch, living = PoolWatch(strays), {"a": node("a"), "b": node("b")}
+    watch, living = PoolWatch(strays), {"a": node("a"), "b": node("b", "2")}
     pool = watch.look(living, [])
     assert names(pool) == ["a"]
     assert pool["unclean"] == {"b": "processes of epochs 7 still run there"}
@@ -113,6 +121,36 @@ def test_a_node_that_does_not_answer_yet_is_asked_once_and_keeps_nobody_waiting(
     assert names(watch.look(living, [])) == ["a", "b"]
     assert asked == ["a", "b"]
     assert max(waited) < 1.0
+
+
+def test_a_look_waits_for_all_nodes_together_however_many_do_not_answer() -> None:
+    def ready(_questions: Sequence[Any], seconds: float) -> Sequence[Any]:
+        time.sleep(seconds)
+        return []
+
+    watch = PoolWatch(StrayQuestions(lambda node: node.node_id, ready))
+    began = time.monotonic()
+    pool = watch.look({name: node(name, name) for name in map("n{}".format, range(50))}, [])
+    assert len(pool["unclean"]) == 50
+    assert time.monotonic() - began < 10 * WAIT_SECONDS
+
+
+def test_a_watch_that_has_just_begun_leaves_out_no_node_that_is_slow_to_answer() -> None:
+    slow = PoolWatch(Strays(b=NodeSilent("it has not answered yet"))).look({"a": node("a"), "b": node("b", "2")}, [])
+    all_of_it = PoolWatch(Strays()).look({"a": node("a"), "b": node("b", "2")}, [])
+    assert [is_news(slow, None, 1.0), is_news(slow, None, FIRST_SECONDS + 1)] == [False, True]
+    assert is_news(all_of_it, None, 1.0)
+    assert is_news(slow, all_of_it, 1.0)
+    assert not is_news(slow, slow, FIRST_SECONDS + 1)
+
+
+def test_what_is_kept_of_a_pools_words_is_bounded_and_the_last_of_them_hold(tmp_path: Path) -> None:
+    said = "from elastic_core.launch.on_ray.journal import *\nfor look in range(100): say_last('pool', [look] * 3000)"
+    path = tmp_path / "driver.log"
+    with path.open("ab") as output:  # as Ray opens it
+        subprocess.run([sys.executable, "-c", said], stdout=output, check=True)
+    assert path.stat().st_size < 2 * journal.MOST_BYTES
+    assert journal.last(path.read_text(), "pool") == [99] * 3000
 
 
 def ray_entry(name: str, slot: str = "cpu", price: str = "1", *, alive: bool = True) -> dict[str, object]:
