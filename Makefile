@@ -15,6 +15,8 @@ COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-pla
 
 # Where tests of real services lie; the others need not be read to find them.
 E2E := tests/e2e tests/launch tests/security tests/track
+# Where tests lie that need Ray or a library of the adapters, and are not too long for every change.
+OPTIONAL := tests/launch/on_ray tests/launch/test_contract.py tests/train/adapters
 # The control plane's life under faults, seed by seed.
 SEEDS := tests/benchmarks/test_simulated_faults.py
 
@@ -65,6 +67,8 @@ e2e: setup
 # (tests/required.py), and chromium, which the machine has to have: one that lacks it fails there, and is skipped elsewhere.
 nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
 	ELASTIC_REQUIRE=ray,adapters,kubernetes,chromium $(BIN)/pytest -m nightly
+	@# Of what `make test` runs, too: that of what it does not install.
+	ELASTIC_REQUIRE=ray,adapters $(BIN)/pytest $(OPTIONAL) -m "not e2e and not nightly"
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
 		tests/control/ledger/test_profiles.py tests/placement/planners $(SEEDS) \
 		-m "not e2e"

@@ -68,8 +68,18 @@ def test_a_name_that_nothing_asks_for_is_no_requirement() -> None:
 def test_what_make_installs_for_its_tests_it_requires() -> None:
     rules = dict(re.findall(r"^([a-z-]+): (.*\n(?:\t.*\n)*)", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     assert rules["nightly"].startswith("setup ray adapters $(KUBERNETES)/kubernetes-validate\n")
+    assert 'ELASTIC_REQUIRE=ray,adapters $(BIN)/pytest $(OPTIONAL) -m "not e2e and not nightly"' in rules["nightly"]
     for name, wanted in (
         ("nightly", "ray,adapters,kubernetes,chromium"), ("docker-test", "containers"),
         ("kubernetes-check", "kubernetes"),
     ):  # fmt: skip
         assert f"ELASTIC_REQUIRE={wanted} $(BIN)/pytest" in rules[name]
+
+
+def test_what_needs_something_and_is_no_nightly_test_lies_where_nightly_runs_it_again() -> None:
+    (listed,) = re.findall(r"^OPTIONAL := (.*)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    asks = re.compile(r"on_ray: OnRay|getfixturevalue\(\"on_ray\"\)|skip_without_ray\(\)|= of_adapters\(")
+    for path in set((PROJECT / "tests").rglob("test_*.py")) - {Path(__file__)}:
+        text, name = path.read_text(), str(path.relative_to(PROJECT))
+        if asks.search(text) and not re.search(r"^pytestmark = .*nightly", text, re.MULTILINE):
+            assert name.startswith(tuple(listed.split())), f"{name} asks for what only `make nightly` installs"
