@@ -33,7 +33,7 @@ class CacheEntry:
 class Memory:
     """Files by job and key. Used by many threads. `now` is monotonic seconds; `limit` and all sizes are bytes.
 
-    `spare`: how much the host has left.
+    `spare`: how much the host has left, or the container.
     """
 
     def __init__(self, limit: int, now: Callable[[], float], spare: Callable[[], int]) -> None:

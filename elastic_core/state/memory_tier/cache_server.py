@@ -37,6 +37,7 @@ from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheCli
 from elastic_core.state.memory_tier.channel import Channel, receive, wait_until
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.memory_tier.node_addresses import accepted, listen
+from elastic_core.state.memory_tier.spare_memory import spare
 
 log = logging.getLogger("elastic_core.state.memory_tier.cache_server")  # in its own process `__name__` is "__main__"
 
@@ -48,7 +49,6 @@ TICK_SECONDS = 2.0
 NO_PEER = (OSError, EOFError, ValueError, KeyError, TypeError)  # whoever connected is gone, or no peer of ours
 MOST_CONNECTIONS = 1024  # of one job at once: threads of its ranks on this node, and on all that read from here
 NICE = 10  # training goes first
-RESERVE = 8  # the last 1/8 of the host's memory is never used
 MAX_READ = 64 << 20  # bytes of one answer
 PULL_BYTES = 4 << 20  # of one request of ours to another node
 
@@ -148,7 +148,7 @@ class CacheServer:
         if not granted:
             raise InfrastructureError(
                 f"node {self._node} has no room for {size} bytes more: {self._memory.used} of {self._memory.limit} are "
-                f"used (ELASTIC_NODE_MEMORY_MB), and the host has {max(0, spare())} to spare"
+                f"used (ELASTIC_NODE_MEMORY_MB), and the host, or its container, has {max(0, spare())} to spare"
             )
         peer.reserved += granted
         _answer_json(peer, granted)
@@ -279,13 +279,6 @@ def run(
     with suppress(OSError):
         RunDir(folder).delete(CacheServerAddress, node)
     log.info("ends")
-
-
-def spare() -> int:
-    """Bytes of the host's memory that may still be used for this. A container's own limit is not known here."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    sizes = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
-    return sizes["MemAvailable"] - sizes["MemTotal"] // RESERVE
 
 
 def main(argv: Sequence[str]) -> None:
