@@ -2,12 +2,15 @@
 
 It holds no state that counts: all of it is in the run dirs below the node's home, so that one that died is replaced by
 the next, while the agents and their workers live on. It starts an agent with the node's part of a group, carries what
-nodes tell each other, and notes when a coordinator spoke last, by which the agent judges silence.
+nodes tell each other, and notes when a coordinator spoke last, by which the agent judges silence. While a group is
+there it starts the node's cache server and access broker again where they have died, as reconciliation does on the host
+of the services.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,10 +34,13 @@ from elastic_core.launch.on_ray import mailboxes, node_memory
 from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
+from elastic_core.state.store_access import access_brokers
 
 log = logs.get_logger(__name__)
 UNHEARD_SECONDS = 5.0  # after which a group is nobody's, as far as this node knows
 NOTE_SECONDS = 0.5  # between two notes of when a coordinator spoke
+UPKEEP_SECONDS = 10.0  # between two looks at the services of this node
+_SERVICES = "services.json"  # in the node's home: what they are started with
 
 
 class NodeLauncher(LocalLauncher):
@@ -70,6 +76,7 @@ class NodeActor:
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._noted: dict[int, float] = {}
         self._folders = GroupFolders(Settings(home=self._home))
+        self._upkeep, self._next_upkeep = threading.Thread(), 0.0  # monotonic seconds
 
     def start(
         self, node_id: str, launch: Mapping[str, Any], node: Mapping[str, Any], letters: Mapping[str, str | None],
@@ -92,6 +99,7 @@ class NodeActor:
         self._logs_to(folder, _session_logs() / logs_folder)
         node_memory.keep_secret(settings, launch["memory_secret"])
         node_memory.write_members(folder, others)
+        RunDir(self._home).write_json(_SERVICES, {"settings": launch["settings"], "node": node})
         fork_client.start(self._home, settings.project, allowed(os.environ))
         try:
             status = NodeLauncher(settings, launch["worker_command"], spec, letters).start(order)
@@ -107,6 +115,7 @@ class NodeActor:
             return error
         folder = RunDir.of(self._home, origin_epoch)
         self._note(origin_epoch)
+        self._keep_services()
         if letters:
             mailboxes.put(folder, letters)
         node_memory.meet(self._home, addresses)
@@ -163,6 +172,28 @@ class NodeActor:
     def strays(self) -> list[int]:
         """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
         return [group.origin_epoch for group in self._folders.groups() if group.alive and self._unheard(group)]
+
+    def _keep_services(self) -> None:
+        """Aside: a service that has to be started takes seconds."""
+        now = time.monotonic()
+        if now < self._next_upkeep or self._upkeep.is_alive():
+            return
+        self._next_upkeep = now + UPKEEP_SECONDS
+        self._upkeep = threading.Thread(target=self._start_services, daemon=True, name="services")
+        self._upkeep.start()
+
+    def _start_services(self) -> None:
+        """Those that do not run, of what this node was last told to run."""
+        try:
+            known = RunDir(self._home).read_json(_SERVICES)
+            if known is None:
+                return
+            settings = Settings.model_validate({**known["settings"], "home": self._home})
+            if settings.node_memory_mb:
+                node_memory.serve(settings, NodeSpec.model_validate(known["node"]))
+            access_brokers.start(settings)
+        except (ElasticError, OSError) as error:
+            log.warning(f"services of node {self._node} were not started again: {error}")
 
     def _came_again(self, node_id: str) -> dict[str, Any] | None:
         """A node that Ray gave up and took in again has another id. What is said to the one of before counts for

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
-from elastic_core.host.messages import CoordinatorHeard
+from elastic_core.host.messages import CacheServerAddress, CoordinatorHeard, decode
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray import node_actor
 from elastic_core.launch.on_ray.node_actor import NodeActor
 from elastic_core.state.memory_tier.cache_client import Access
+from tests.launch.builders import wait_for
+from tests.launch.on_ray.test_coordinator import SECONDS, Cluster, a_launch
+from tests.launch.on_ray.test_coordinator import cluster as two_nodes
+
+cluster = two_nodes
 
 
 @pytest.fixture
@@ -46,3 +55,22 @@ def test_a_group_is_told_which_nodes_may_hold_copies_once_it_has_its_part(actor:
     actor.members(7, ["n0", "n1"])
     access = folder.require(Access)
     assert (access.nodes, access.job, access.key) == (("n0", "n1"), "job", b"key")
+
+
+def test_a_cache_server_that_has_died_comes_back_while_a_group_is_there(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_actor, "UPKEEP_SECONDS", 0.5)
+    plain = a_launch(cluster, "sleep")
+    launch = replace(plain, settings={**plain.settings, "node_memory_mb": 1}, memory_secret=token_hex(32))
+    actor, spec = NodeActor("n0", str(cluster.home)), cluster.nodes["n0"].spec.model_dump(mode="json")
+    assert actor.start("id", launch.to_plain(), spec, {}, ["n0"], "logs", False) == {"alive": True}
+
+    def server() -> ProcessId | None:
+        address = actor.exchange("id", 7, {}, {})["address"]
+        return decode(CacheServerAddress, address).process if address is not None else None
+
+    first = server()
+    assert first is not None
+    first.send(signal.SIGKILL)
+    wait_for(lambda: (again := server()) is not None and again != first, SECONDS, pause=0.1)
