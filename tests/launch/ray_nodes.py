@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,17 @@ class RayCluster:
         """Stop a node's processes of Ray where they are: it answers nobody, and what they have started runs on."""
         for pid in _of_ray(self._nodes[node].pid):
             os.kill(pid, signal.SIGSTOP)
+
+    @contextmanager
+    def head_away(self) -> Iterator[None]:
+        """Ray's head (its GCS) answers nobody meanwhile; its node goes on."""
+        every = [pid for node in self._nodes.values() for pid in _of_ray(node.pid)]
+        (head,) = [pid for pid in every if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+        os.kill(head, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(head, signal.SIGCONT)
 
     def close(self) -> None:
         for process in self._nodes.values():

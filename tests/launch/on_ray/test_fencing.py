@@ -50,6 +50,22 @@ def workers(settings: Settings, node: str) -> list[ProcessId]:
     return [worker.process for worker in known.workers] if known else []
 
 
+def test_a_group_goes_on_while_rays_head_is_away_for_longer_than_a_lease(cluster: RayCluster, tmp_path: Path) -> None:
+    cluster.add("n1", 1)  # it is asked to hold copies, so that the coordinator has questions to the head
+    settings = cluster.settings(tmp_path, control_url="http://127.0.0.1:9", node_memory_mb=16)
+    launcher = RayLauncher(settings, worker_command=(sys.executable, "-S", str(SCRIPT), "boundary"))
+    launcher.start(replace(order(num_slots=1), lease_seconds=20.0))
+    wait_for(lambda: workers(settings, "n0") and list(tmp_path.glob("nodes/n1/memory/n1.json")), SECONDS, pause=0.2)
+    (worker,) = workers(settings, "n0")
+    with cluster.head_away():
+        time.sleep(40.0)  # Ray's nodes give their head up after 60
+    assert worker.alive()
+    wait_for(lambda: launcher.poll(7).alive, SECONDS, pause=0.5)
+    launcher.stop(7, 20.0)
+    wait_for(lambda: not launcher.poll(7).alive, SECONDS, pause=0.5)
+    assert launcher.poll(7).exit.kind == "boundary"
+
+
 def test_a_silent_nodes_workers_end_with_the_lease_and_it_gets_no_work_before(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
