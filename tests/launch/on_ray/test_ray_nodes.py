@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from elastic_core.host import fork_client
 from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch import launchers
+from elastic_core.launch.on_ray.pool import drain_node
 from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
 from elastic_core.protocol.records import SegmentStatus
 from elastic_core.services.ray_pool import RayPoolService
@@ -148,6 +151,39 @@ def test_a_job_grows_over_nodes_and_shrinks_and_its_surviving_workers_keep_their
     there.wait("other", SECONDS)
     assert there.wait("wide", 4 * SECONDS).samples_read == 16_000
     assert len(there.control.groups_of("wide")) == 1
+
+
+def drained(there: RayPlatform, cluster: RayCluster, node: str) -> int:
+    """Exit code of the command by which its notice is passed on."""
+    settings = there.settings
+    options = ["--node", node, "--seconds", f"{SECONDS:.0f}", "--namespace", settings.ray_namespace]
+    command = [sys.executable, "-m", drain_node.__name__, *options, "--home", str(settings.node_home())]
+    environ = {**cluster.environ, "RAY_ADDRESS": f"127.0.0.1:{cluster.port}"}
+    return subprocess.run(command, env=environ, cwd=settings.project).returncode
+
+
+def test_a_drained_node_takes_nothing_along_though_the_group_had_begun_there(
+    there: RayPlatform, cluster: RayCluster
+) -> None:
+    there.submit("stays", slots=(2, 2), samples=96_000)
+    there.on("stays", 2)
+    cluster.add("n1", 2)
+    there.submit("moves", slots=(2, 4), samples=64_000, checkpoints={"interval_steps": 50})
+    first = there.on("moves", 2)
+    assert first.allocation is not None
+    assert {slot.node for slot in first.allocation.slots} == {"n1"}
+    there.control.cancel("stays", "to make room")
+    there.on("moves", 4)
+
+    assert drained(there, cluster, "n1") == 0
+    cluster.kill("n1")
+    end_node(there.settings.node_home() / "n1")
+    after = there.on("moves", 2)
+    assert after.allocation is not None
+    assert {slot.node for slot in after.allocation.slots} == {"n0"}
+    there.until(lambda: there.control.job("moves").step, lambda step: step > (after.start_step or 0) + 20, SECONDS)
+    assert [segment.attempt for segment in there.control.segments("moves")] == [0] * (after.index + 1)
+    there.control.cancel("moves", "the test is over")
 
 
 def test_a_job_outlives_a_lost_node_and_reads_nothing_from_the_store(there: RayPlatform, cluster: RayCluster) -> None:
