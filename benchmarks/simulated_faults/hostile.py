@@ -32,7 +32,8 @@ def odd_calls(order: LaunchOrder) -> dict[str, Call]:
     odd_beats = [{"progress": nan}, {"progress": inf}, {"gain": 1e300}, {"at": nan}, {"step": -1}, {"pids": (HUGE,)}]
     odd_reports: list[dict[str, Any]] = [
         {"at": nan}, {"at": inf}, {"step_seconds": 5e-324}, {"sync_seconds": nan}, {"samples": HUGE}, {"progress": nan},
-        {"type": "a\0b"}, {"comm": "half \ud800"}, {"comm": "c" * 10**5}, {"num_slots": 2**40},
+        {"type": "a\0b"}, {"comm": "half \ud800"}, {"comm": "c" * 10**5}, {"num_slots": 2**40}, {"num_slots": 0},
+        {"global_batch": 0},
     ]  # fmt: skip
     odd_commits: list[dict[str, Any]] = [
         {"progress": nan}, {"timings": {"first_step_at": 1e308}}, {"timings": {"save": inf}}, {"size_bytes": HUGE},
@@ -60,7 +61,7 @@ def extreme_calls(order: LaunchOrder) -> dict[str, Call]:
     extremes: list[dict[str, Any]] = [
         {"grad_sqr": 1e-300, "grad_var": 1e300}, {"grad_sqr": -1e160, "grad_var": 1e160, "loss": nan},
         {"step_seconds": 1e-9, "samples_per_second": 1e18, "global_batch": 2**30}, {"step_seconds": 1e9, "at": 1e11},
-        {"samples": 2**53, "progress": 2.0**53, "gain": 2.0**30}, {"global_batch": 0, "num_slots": 0},
+        {"samples": 2**53, "progress": 2.0**53, "gain": 2.0**30}, {"step_seconds": 0.0},
     ]  # fmt: skip
     calls: dict[str, Call] = {"the furthest heartbeat": lambda trainer: trainer.heartbeat(beat)}
     for number, extreme in enumerate(extremes):

@@ -62,8 +62,7 @@ def _in(range_: Within) -> Check:
     def check(value: Any, where: str) -> None:
         if not range_.holds(value):
             raise UserError(
-                f"{where or 'the number'} is {str(value)[:40]}; allowed is {range_.least:g} to {range_.most:g}: "
-                "leave it out, or send one that is"
+                f"{where or 'the number'} is {str(value)[:40]}; allowed is {range_}: leave it out, or send one that is"
             )
 
     return check

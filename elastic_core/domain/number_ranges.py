@@ -16,21 +16,27 @@ class Within:
 
     least: float
     most: float
+    or_none: bool = False  # 0 is allowed as well, where it says that there is no such number
+
+    def __str__(self) -> str:
+        return f"{self.least:g} to {self.most:g}{', or 0' if self.or_none else ''}"
 
     @property
     def is_bounded(self) -> bool:
         return self.least > -inf and self.most < inf
 
     def holds(self, number: float) -> bool:
-        return not self.is_bounded or self.least <= number <= self.most  # NaN is in no range
+        told = self.least <= number <= self.most or (self.or_none and number == 0)  # NaN is in no range
+        return not self.is_bounded or told
 
 
 COUNT = Within(0, 2**53)  # of samples, steps, bytes: exact as a float. What an integer may be that says nothing else
 AMOUNT = Within(0, 1e18)  # what a float may be that says nothing else
 FEW = Within(0, 2**30)  # slots, or samples of one batch
+SOME = Within(1, 2**30)  # the same of what was measured under them: it is divided by them
 SECONDS = Within(-1e9, 1e9)
 STEP_SECONDS = Within(1e-9, 1e9)  # batches are divided by them
-STEP_SECONDS_OR_NONE = Within(0, 1e9)  # 0 where they are not known
+STEP_SECONDS_OR_NONE = Within(1e-9, 1e9, or_none=True)
 INSTANT = Within(0, 1e11)  # Unix seconds, until the year 5138
 GAIN = Within(2**-30, 2**30)  # of a batch over another one, at most
 TIMING = Within(-1e18, 1e18)  # seconds, instants and bytes, by their names

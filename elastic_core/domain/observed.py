@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from elastic_core.domain.number_ranges import COUNT, FEW, GAIN, INSTANT, OF_THE_MODEL, SECONDS, STEP_SECONDS_OR_NONE
+from elastic_core.domain.number_ranges import (
+    COUNT,
+    GAIN,
+    INSTANT,
+    OF_THE_MODEL,
+    SECONDS,
+    SOME,
+    STEP_SECONDS_OR_NONE,
+)
 from elastic_core.domain.placed import Stages
 from elastic_core.domain.resources import EXACT, Layout, Roles
 
@@ -47,12 +55,12 @@ class Observation:
     samples: int  # samples of the job's work done, cumulative
     at: Annotated[float, INSTANT]
     epoch: float  # passes over the data set, e.g. 1.25
-    num_slots: Annotated[int, FEW]
-    num_nodes: Annotated[int, FEW]
+    num_slots: Annotated[int, SOME]
+    num_nodes: Annotated[int, SOME]
     type: str
-    global_batch: Annotated[int, FEW]
-    local_batch: Annotated[int, FEW]
-    accumulation: Annotated[int, FEW]
+    global_batch: Annotated[int, SOME]
+    local_batch: Annotated[int, SOME]
+    accumulation: Annotated[int, SOME]
     # 0.0 where it is not known: weights are averaged at an interval, and none is over yet.
     step_seconds: Annotated[float, STEP_SECONDS_OR_NONE]
     sync_seconds: Annotated[float, SECONDS]
