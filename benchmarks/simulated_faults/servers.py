@@ -30,7 +30,7 @@ from elastic_core.settings import Settings
 
 T = TypeVar("T")
 SECRET = b"trainer-secret-of-simulated-faults-0123"
-UPKEEP_SECONDS = 150.0
+UPKEEP_SECONDS = 60.0
 MOST_SECONDS_TO_END = 5.0  # of backends that are ended
 # What PostgreSQL may say at a commit: name -> its code. None: the connection is gone.
 DATABASE_ERRORS = {

@@ -220,7 +220,7 @@ class Session:
         )  # fmt: skip
         self._prepared = Prepared(
             gradients=gradients,
-            stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm),
+            stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm, self.base_steps),
             segments=Segments(context, self._progress, pipeline, content.describe, gradients.comm),
             reader=Reader(dataset, collate, self.device),
             plan=plan,

@@ -45,6 +45,7 @@ class RangeServer:
         self._host, self._socket = host, listen(host)
         self.address: Address = self._socket.getsockname()[:2]
         self._open: set[socket.socket] = set()
+        self._closed = False
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="range-server", daemon=True)
@@ -55,6 +56,7 @@ class RangeServer:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         with self._lock:
+            self._closed = True
             for connection in self._open:
                 with suppress(OSError):
                     socket.socket.shutdown(connection, socket.SHUT_RDWR)  # its thread may be reading inside TLS
@@ -76,6 +78,8 @@ class RangeServer:
     def _serve(self, connection: socket.socket) -> None:
         speaking = connection
         with self._lock:
+            if self._closed:  # just after it was accepted
+                connection.close()
             self._open.add(connection)
         with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
             with self._handshakes.under_way() as deadline:

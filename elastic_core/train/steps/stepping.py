@@ -69,7 +69,9 @@ class Stepper:
         places: Places,
         rates: Rates,
         clip_grad_norm: float | None,
+        base_steps: int,
     ) -> None:
+        """`base_steps`: that the job's work is at the base batch: no schedule goes further."""
         self._group = group
         self._spec = spec
         self._state = state
@@ -80,6 +82,7 @@ class Stepper:
         self._base = spec.batch.base or spec.batch.min
         self._keeps_noise = needs_noise(spec)
         self._counts = fixed_counts(spec)
+        self._base_steps = base_steps
         self._step = 0
 
     def begin_step(self, step: int) -> tuple[int, ...]:
@@ -112,7 +115,7 @@ class Stepper:
         if self._spec.work.scale_invariant:
             known = on_grid(known)
         units = step_work(plan.num_samples, self._base, known) if work is not None else 0
-        further = 1 if work is None else work.steps_to(work.after(units, None), self._base)
+        further = 1 if work is None else work.steps_to(work.after(units, None), self._base, self._base_steps)
         # Ranks may exchange momenta or weights within the step.
         with self._rates.applied(allocation.global_batch, progress, known, further) as rate, exchanging():
             optimizer.step()

@@ -32,9 +32,11 @@ class WorkDone:
     def after(self, units: int, gain: float | None) -> WorkDone:
         return WorkDone(units=self.units + units, gain=gain)
 
-    def steps_to(self, after: WorkDone, base: int) -> int:
-        """How many steps at the base batch are full with what was done from here to there."""
-        return after.units // (base * WORK_UNITS) - self.units // (base * WORK_UNITS)
+    def steps_to(self, after: WorkDone, base: int, most: int) -> int:
+        """How many steps at the base batch are full with what was done from here to there, of the job's `most`: its
+        last step may come to more than was left."""
+        full, before = (min(work.units // (base * WORK_UNITS), most) for work in (after, self))
+        return full - before
 
     def to_scalars(self) -> dict[str, Any]:
         return {KEY: to_json(self)}

@@ -106,8 +106,8 @@ def test_a_torch_scheduler_is_stepped_once_for_each_base_step_that_was_made(new_
     assert len(commits) > 2
     for commit in commits:
         scheduler = packing.unpack(read_manifest(LocalStore(job.store), commit.uri).scalars["scheduler"])
-        assert scheduler["last_epoch"] == int(commit.progress // BASE)
-    assert commits[-1].step < int(commits[-1].progress // BASE)  # fewer steps, and the schedule has come as far
+        assert scheduler["last_epoch"] == min(int(commit.progress // BASE), 160 // BASE)
+    assert commits[-1].step < 160 // BASE  # fewer steps, and the schedule has come as far
 
 
 @pytest.mark.nightly
