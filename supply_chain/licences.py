@@ -68,11 +68,11 @@ def licence_beside(package: Pinned) -> str:
 
 
 def licence_of_tool(package: Pinned) -> str | None:
-    """Of a package of a tools' lock, where another version of it is installed here; None where nothing is known."""
-    try:
+    """Of a package of a tools' lock; None where no lock of the platform has it. Others that happen to be installed are
+    not asked: the page would be another one on each machine."""
+    if package.normal_name in {other.normal_name for other in pinned(LOCK)}:
         return licence(package.name)
-    except ValueError:
-        return None
+    return (RAY | ADAPTERS | CUDA).get(package.normal_name)
 
 
 def _tools() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,19 @@ INSTALLED = (LOCK, *BESIDE)
 
 def test_the_page_of_licences_is_current() -> None:
     assert licences.PAGE.read_text() == licences.page(), "run `make licences`"
+
+
+def test_the_page_is_the_same_whatever_else_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, locked = licences.page(), {package.normal_name for package in pinned(LOCK)}
+    others = {package.name for lock in TOOLS for package in pinned(lock) if package.normal_name not in locked}
+    assert "msgpack" in others, "of the tools and of Ray"
+    for name in others:
+        about = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info" / "METADATA"
+        about.parent.mkdir()
+        about.write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\nLicense-Expression: LicenseRef-Other\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert metadata("msgpack")["License-Expression"] == "LicenseRef-Other"
+    assert licences.page() == page
 
 
 def test_a_package_without_a_licence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
