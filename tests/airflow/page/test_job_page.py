@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,22 @@ def test_how_a_checkpoint_is_exported_is_told_until_it_is_closed(
     assert faults(page) == []
     page.get_by_role("button", name="Close").click()
     expect(said).to_be_hidden()
+
+
+def test_a_command_that_is_told_is_one_of_a_shell_whatever_the_model_is_called(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    model = "cats'; touch $(id) `id` \\ \"& dogs"
+    shown.submit("job-a", a_spec("digits", registered_model=model), FACTS)
+    train(shown, Life(shown, shown.trainer, "job-a").start(), 1, 10, 0.06)
+    opened(page, address).get_by_role("button", name="Export: step 10").click()
+    code = page.locator("#checkpoints .said code")
+    expect(code).to_have_count(2)
+    (checkpoint,) = shown.checkpoints("job-a")
+    said = subprocess.run(["sh", "-c", f"printf '%s\\n' {code.last.text_content()}"], capture_output=True, text=True)
+    assert said.stdout.splitlines() == [
+        *("elastic", "checkpoint", "export", checkpoint.uri, "--mlflow-model", f"models:/{model}"),
+    ]  # fmt: skip
 
 
 def test_a_job_is_steered_on_its_page_and_revived_when_it_is_over(

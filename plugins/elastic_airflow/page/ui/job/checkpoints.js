@@ -25,12 +25,16 @@ const ACTIONS = [
 
 // It reads all of the state, and a model is made by the job's own code: neither is the API server's to do.
 function exported(one, { registered_as: model }) {
-  const command = `elastic checkpoint export ${one.uri}`;
-  const ways = [["its weights, as one file", `--out ${one.job_id}-step-${one.step}.safetensors`], ["a model, as a version in MLflow's registry", `--mlflow-model models:/${model}`]];
+  const ways = [["its weights, as one file", "--out", `${one.job_id}-step-${one.step}.safetensors`], ["a model, as a version in MLflow's registry", "--mlflow-model", `models:/${model}`]];
   return [
     el("div", {}, `Step ${count(one.step)}, on a command line that reaches the store:`),
-    ...ways.map(([what, options]) => el("div", {}, `${what}: `, el("code", {}, `${command} ${options}`))),
+    ...ways.map(([what, ...options]) => el("div", {}, `${what}: `, el("code", {}, ["elastic", "checkpoint", "export", one.uri, ...options].map(quoted).join(" ")))),
   ];
+}
+
+// One argument for a POSIX shell, as Python's shlex.quote.
+function quoted(argument) {
+  return /^[\w@%+=:,./-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
 }
 
 export class Checkpoints {
