@@ -7,6 +7,7 @@ behind it is.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 20.0
+_RUN_OUT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO)
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ class Follower:
     def _record(self, events: Sequence[LedgerEvent]) -> None:
         """Jobs' own code tells of what is in them: one that cannot be shown is passed over, and holds up no other."""
         try:
-            self.tracker.record(events)
+            self._take(events)
         except InfrastructureError:
             raise
         except Exception:
@@ -72,11 +74,20 @@ class Follower:
 
     def _record_alone(self, event: LedgerEvent) -> None:
         try:
-            self.tracker.record([event])
+            self._take([event])
         except InfrastructureError:
             raise
         except Exception:
             log.exception("event %d (%s of job %s) is not shown", event.position, event.kind, event.job_id)
+
+    def _take(self, events: Sequence[LedgerEvent]) -> None:
+        """Raises `InfrastructureError` for what is this machine's fault, and no event's."""
+        try:
+            self.tracker.record(events)
+        except (OSError, MemoryError) as error:
+            if not _passes(error):
+                raise
+            raise InfrastructureError(f"this machine could not show events ({error!r}). It is tried again.") from error
 
     def catch_up(self) -> int:
         """Step until nothing is left; the number of events recorded."""
@@ -84,6 +95,11 @@ class Follower:
         while count := self.step():
             total += count
         return total
+
+
+def _passes(error: OSError | MemoryError) -> bool:
+    """Whether it may be over when it is tried again. A path that nobody may write to is as bad as before."""
+    return isinstance(error, (MemoryError, ConnectionError, TimeoutError)) or error.errno in _RUN_OUT
 
 
 def lag(feed: Feed, reader: str = MLFLOW_READER, limit: int = 10_000) -> Lag:

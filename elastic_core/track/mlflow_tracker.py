@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from elastic_core.domain import Allocation, ExchangeFallback, JobState, SegmentState, from_json
+from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.exchange_words import choice_words, fallback_words
 from elastic_core.protocol.process_groups import EVALUATION, FORK, fork_of, held_out
@@ -66,9 +67,18 @@ class MlflowTracker:
 
     def _record_all(self, events: Sequence[Event], carefully: Callable[[str, Callable[[], None]], None]) -> None:
         self._points.clear()  # of a page that failed and comes again
-        for event in events:
-            what = f"event {event.position} ({event.kind} of job {event.job_id})"
-            carefully(what, partial(self._record, event))
+        try:
+            for event in events:
+                what = f"event {event.position} ({event.kind} of job {event.job_id})"
+                carefully(what, partial(self._record, event))
+        except (InfrastructureError, Refused):
+            raise  # the same events come again
+        except Exception:  # the event may be passed over: what was told before it went wrong may not
+            self._flush_all(carefully)
+            raise
+        self._flush_all(carefully)
+
+    def _flush_all(self, carefully: Callable[[str, Callable[[], None]], None]) -> None:
         for run_id in list(self._points):
             carefully(f"points of run {run_id}", partial(self._flush, run_id))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import uuid
 from dataclasses import replace
 from types import SimpleNamespace
@@ -50,6 +51,18 @@ def points(client: MlflowClient, run: Run, key: str = "loss") -> list[tuple[int,
 def models(client: MlflowClient, story: Story, **kwargs):
     experiment = job_run(client, story).info.experiment_id
     return list(client.search_logged_models([experiment], f"tags.`elastic.job_id` = '{story.job_id}'", **kwargs))
+
+
+def test_points_of_a_commit_whose_model_cannot_be_shown_are_shown(client, tmp_path, monkeypatch):
+    story = Story(name="kept-points").submit().grant(1).observe(1, 2).commit(2)
+    tracker = MlflowTracker(client, story, story, Settings())
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))  # its description is written there first
+        Follower(story, tracker).catch_up()
+    assert [model.status for model in models(client, story)] == ["PENDING"]
+    story.observe(3).commit(3)
+    Follower(story, tracker).catch_up()
+    assert points(client, job_run(client, story)) == sorted(story.curve.items())
 
 
 def test_a_crashed_attempt_shows_in_its_own_run_and_leaves_no_trace_in_the_jobs_curve(client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 from collections.abc import Sequence
@@ -18,18 +19,19 @@ from tests.track.story import Story
 
 @dataclass
 class OneByOne:
-    """A tracker that has no way to show an event, and is away when it is told so."""
+    """A tracker that fails at an event, for good unless it is told otherwise, and is away when it is told so."""
 
     unshowable: int
     away: bool = False
+    failure: Exception | None = field(default_factory=lambda: ValueError("cannot convert float NaN to integer"))
     shown: list[int] = field(default_factory=list)
 
     def record(self, events: Sequence[Event]) -> None:
         if self.away:
             raise InfrastructureError("the tracker is away")
         for event in events:
-            if event.position == self.unshowable:
-                raise ValueError("cannot convert float NaN to integer")
+            if event.position == self.unshowable and self.failure is not None:
+                raise self.failure
             if event.position not in self.shown:  # recording one again adds nothing
                 self.shown.append(event.position)
 
@@ -62,6 +64,29 @@ def test_a_tracker_that_is_away_is_waited_for(story: Story) -> None:
     stop.set()
     follower.join()
     assert len(tracker.shown) == 4
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [OSError(errno.ENOSPC, "disk full"), OSError(errno.EMFILE, "out of descriptors"), TimeoutError(), MemoryError()],
+    ids=["disk", "descriptors", "time", "memory"],
+)
+def test_a_machine_that_has_run_out_of_something_is_waited_for(story: Story, failure: Exception) -> None:
+    tracker = OneByOne(story.log[2].position, failure=failure)
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="It is tried again"):
+            Follower(story, tracker).step()
+        assert lag(story).events == 5
+    tracker.failure = None
+    Follower(story, tracker).step()
+    assert tracker.shown == [event.position for event in story.log]
+
+
+def test_a_path_that_cannot_be_written_is_no_reason_to_wait(story: Story) -> None:
+    odd = story.log[2].position
+    tracker = OneByOne(odd, failure=PermissionError(errno.EACCES, "Permission denied", "/mlruns"))
+    assert Follower(story, tracker).step() == 5
+    assert tracker.shown == [event.position for event in story.log if event.position != odd]
 
 
 @pytest.mark.parametrize("at", [math.nan, math.inf, 1e308])
