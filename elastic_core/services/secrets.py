@@ -6,16 +6,18 @@ No secret goes onto a command line, into a log or into airflow.cfg: Airflow read
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
 from elastic_core.protocol.tokens import BEFORE, is_placeholder
 from elastic_core.settings import Settings
@@ -23,6 +25,8 @@ from elastic_core.settings import Settings
 ROLES = ("viewer", "user", "op", "admin")  # of Airflow's SimpleAuthManager
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
 SIGNING = ("control", "trainer")
+CLAIM_SECONDS = 10.0  # that one is waited for
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what SMB, exFAT and some of FUSE say to a hard link
 _RANDOM = (
     *("jwt", "airflow_api", "control", "trainer", "metrics", SECRET, "postgres", "redis", "s3"),
     *(f"postgres_{role}" for role in POSTGRES_ROLES),
@@ -167,9 +171,37 @@ def _ensure(path: Path, make: Callable[[], str]) -> None:
     if path.exists():
         return
     temporary = _written(path, make())
-    with suppress(FileExistsError):
+    try:
         os.link(temporary, path)
-    os.unlink(temporary)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _put_by_claim(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _put_by_claim(temporary: str, path: Path) -> None:
+    """Where there are no hard links. By a claim: a file of the secret's name could be read before it is written."""
+    claim, until = path.with_name(f".{path.name}.claim"), time.monotonic() + CLAIM_SECONDS
+    while not path.exists():
+        try:
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if time.monotonic() > until:
+                raise InfrastructureError(
+                    f"{claim} says that another process makes the secret {path.name}, and in {CLAIM_SECONDS:g} s there "
+                    "is none. If that process was killed, remove the claim"
+                ) from None
+            time.sleep(0.05)
+            continue
+        try:
+            if not path.exists():  # made between the look and the claim
+                os.replace(temporary, path)
+        finally:
+            claim.unlink()
 
 
 def _fernet_key() -> str:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.services.secrets import (
     admin_password,
     airflow_users,
@@ -48,6 +51,57 @@ def test_containers_that_make_them_at_once_have_the_same(tmp_path: Path, monkeyp
     ensure_secrets(settings)
     assert others
     assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == others
+
+
+@pytest.fixture(params=[errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
+def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system without hard links."""
+
+    def refused(source: str, target: Path) -> None:
+        raise OSError(request.param, os.strerror(request.param), source, None, str(target))
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+def test_without_hard_links_they_are_made_once_all_the_same(
+    tmp_path: Path, no_links: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_containers_that_make_them_at_once_have_the_same(tmp_path, monkeypatch)
+    assert [path.name for path in (tmp_path / "secrets").iterdir() if path.name.startswith(".")] == []
+    assert modes(tmp_path / "secrets") == {0o600}
+
+
+def test_without_hard_links_processes_at_once_have_the_same(tmp_path: Path, no_links: None) -> None:
+    settings = Settings(home=tmp_path)
+    with ThreadPoolExecutor(4) as processes:
+        list(processes.map(lambda _: ensure_secrets(settings), range(4)))
+    known = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    ensure_secrets(settings)
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == known
+
+
+def test_a_claim_that_nobody_makes_good_is_named(
+    tmp_path: Path, no_links: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.services.secrets.CLAIM_SECONDS", 0.1)
+    (tmp_path / "secrets").mkdir()
+    claim = tmp_path / "secrets" / ".jwt.claim"
+    claim.touch()
+    with pytest.raises(InfrastructureError, match=rf"{claim} says that another process makes the secret jwt.*remove"):
+        ensure_secrets(Settings(home=tmp_path))
+    assert list((tmp_path / "secrets").iterdir()) == [claim], "nor is a secret left under another name"
+
+
+def test_a_link_that_fails_otherwise_is_an_error_and_leaves_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
+        ensure_secrets(Settings(home=tmp_path))
+    assert list((tmp_path / "secrets").iterdir()) == []
 
 
 def test_modes_that_were_loosened_are_put_right(tmp_path: Path) -> None:
