@@ -123,7 +123,7 @@ def rotate_secrets(
     ] = False,
 ) -> None:
     """Make new signing secrets while jobs run."""
-    chosen = tuple(names or SIGNING)
+    chosen = tuple(dict.fromkeys(names or SIGNING))
     settings = Settings()
     made = rotate(settings, chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
     until = "those before count no more" if at_once else f"those before count for {overlap_hours:g} h more"

@@ -65,6 +65,7 @@ def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds
     none of `SIGNING`, and where all are left.
     """
     left: dict[str, float] = {}
+    names = tuple(dict.fromkeys(names))  # one made twice would put its first new one in the place of the one before
     for name in names:
         if name not in SIGNING:
             raise UserError(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from elastic_core.commands import history_commands, model_commands, services_commands
 from elastic_core.control.plane import LedgerControl
-from elastic_core.errors import Forbidden
+from elastic_core.errors import Forbidden, UserError
 from elastic_core.protocol.history_runs import write_history
 from elastic_core.protocol.records import AuditRecord
 from elastic_core.spec import QueueSpec
@@ -100,3 +100,14 @@ def test_without_a_ledger_secrets_are_made_anew_and_it_is_said(
     said = elastic(services_commands.app, "rotate-secrets", "control")
     assert re.search("`elastic audit` will not show this, since the ledger is not there", said)
     assert (tmp_path / "secrets" / "control").read_bytes() != before
+
+
+def test_a_secret_that_is_named_twice_is_made_anew_once(control: LedgerControl, tmp_path: Path) -> None:
+    (tmp_path / "secrets" / "control").chmod(0o600)
+    before = (tmp_path / "secrets" / "control").read_text().strip()
+    assert "new: control; those before" in elastic(services_commands.app, "rotate-secrets", "control", "control")
+    assert last(control).detail == "control; those before count for 24 h more"
+    assert before in (tmp_path / "secrets" / "control.before").read_text()
+    again = CliRunner().invoke(services_commands.app, ["rotate-secrets", "control", "control"])
+    assert isinstance(again.exception, UserError)
+    assert "Rotate again after that" in str(again.exception)
