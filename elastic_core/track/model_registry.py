@@ -188,8 +188,8 @@ def promote_if_better(
     Equal is not better, and one that was not measured at `metric` is not.
 
     Jobs that register the same model at once are judged against each other: whoever became champion between the look
-    and the move is compared with, too, and has the alias again if it is the better one. (MLflow has no lock to hold:
-    two moves that cross on their way to it, within one request, are settled by the next candidate.)
+    and the move has the alias again, and is measured and compared with, too. (MLflow has no lock to hold: two moves
+    that cross on their way to it, within one request, are settled by the next candidate.)
     """
     registry, version = open_registry(settings), str(candidate_version)
     holder = champion(control, settings, name)
@@ -208,12 +208,10 @@ def promote_if_better(
             name_challenger(registry, name, version)
             return decision
         before = move_champion(registry, name, version).before
-        if before is not None and (holder is None or before != holder.version):  # champion since we looked
-            displaced = registered_version(control, name, before)
-            decision = judge(version, metric, mode, candidate_metrics, displaced, None, margin)
-            if not decision.promoted:
-                move_champion(registry, name, before)
-                return decision
+        if before is not None and before not in (version, holder and holder.version):  # champion since we looked
+            move_champion(registry, name, before)  # it stays champion until it was measured and judged, too
+            holder = registered_version(control, name, before)
+            continue
         holder = champion(control, settings, name)
         if holder is None or holder.version == version:
             return decision

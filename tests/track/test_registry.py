@@ -357,6 +357,34 @@ def test_who_became_champion_while_another_was_measured_is_measured_too(trained)
     assert (asked, champion(trained, settings, name).version) == (["1", "2"], "2")
 
 
+def test_who_became_champion_between_the_look_and_the_move_is_measured_too(trained, monkeypatch):
+    name, settings = trained.name, trained.settings
+    for step in (10, 20, 30):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": 0.1})  # on data that has changed since
+    promote(settings, name, "1")
+    asked, champions, claimants = [], [], type(trained).jobs_that_registered
+
+    def another_job_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
+        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
+        promote(settings, name, "2")
+        return claimants(job, model, version)
+
+    def measure(holder: RegisteredVersion) -> Measured:
+        asked.append(holder.version)
+        champions.append(champion(trained, settings, name).version)
+        if holder.version == "1":
+            monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+            return Measured({"accuracy": 0.5})
+        return Measured({"accuracy": 0.65}, PairedTest(p_value=0.2, alpha=0.05, samples=300))
+
+    decision = promote_if_better(trained, settings, name, "3", "accuracy", "max", {"accuracy": 0.7}, measure)
+    assert (decision.promoted, decision.against) == (False, "2")
+    assert "maybe by chance" in decision.reason
+    assert asked == champions == ["1", "2"], "whoever is measured is champion meanwhile"
+    assert champion(trained, settings, name).version == "2"
+
+
 @pytest.mark.parametrize(
     ("mode", "candidate", "holder", "promoted"),
     [
