@@ -29,7 +29,6 @@ from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
 
 DATA_SHA256 = "data_sha256"  # of a job's results: of the snapshot of data that a retraining trained it on
-SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"  # what happens to a node
 REGISTERED_VERSIONS = "registered_versions"  # of a job's results: `registered_key` -> checkpoint, metrics and time
 
 

@@ -22,7 +22,7 @@ from elastic_core.protocol.outlook.at_risk import Risk
 from elastic_core.protocol.records import JobStatus
 
 KEY = "elastic"  # of the context
-NOTIFY_SECONDS = 20.0  # that one notifier has; a file of DAGs has 50 for its callbacks, all in all
+NOTIFY_SECONDS = 20.0  # that one notifier has, of the `dag_file_processor_timeout` of all callbacks of a DAG file
 
 
 class Event(StrEnum):
