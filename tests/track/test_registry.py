@@ -385,6 +385,25 @@ def test_who_became_champion_between_the_look_and_the_move_is_measured_too(train
     assert champion(trained, settings, name).version == "2"
 
 
+def test_a_candidate_that_somebody_promotes_while_it_is_judged_is_not_judged_against_itself(trained, monkeypatch):
+    name, settings = trained.name, trained.settings
+    for step, accuracy in ((10, 0.5), (20, 0.6)):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": accuracy})
+    promote(settings, name, "1")
+    claimants = type(trained).jobs_that_registered
+
+    def somebody_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
+        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
+        promote(settings, name, "2")
+        return claimants(job, model, version)
+
+    monkeypatch.setattr(type(trained), "jobs_that_registered", somebody_is_faster)
+    decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.6})
+    assert str(decision) == "version 2 (accuracy 0.6) is better than version 1 (accuracy 0.5): promoted"
+    assert champion(trained, settings, name).version == "2"
+
+
 @pytest.mark.parametrize(
     ("mode", "candidate", "holder", "promoted"),
     [
