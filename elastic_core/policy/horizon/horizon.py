@@ -61,7 +61,7 @@ from elastic_core.predict.work.work_left import finish_seconds
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
 LOOK_AHEAD = 1200.0  # seconds over which an option's work a second is taken
-MOST_SIZES = 64  # of finished jobs that are remembered in standard seconds
+MOST_SIZES = 64  # of finished jobs that are remembered in standard seconds, and as many of those that were cut off
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 
@@ -129,7 +129,7 @@ def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
     declared = {job.job_id for job in snapshot.jobs if is_declared(job)}
     finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished, declared, snapshot.ended)
-    sizes = [*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished][-MOST_SIZES:]
+    sizes = _latest([*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished])
     prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
     return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
 
@@ -138,6 +138,15 @@ def _stored_sizes(stored: Sequence[Any]) -> list[Size]:
     """States that were kept before tasks were known with them hold seconds alone: each is of a task of its own."""
     sizes = [size if isinstance(size, Sequence) else (f"unknown {at}", size) for at, size in enumerate(stored)]
     return [Size(str(task), float(seconds), *map(bool, completed)) for task, seconds, *completed in sizes]
+
+
+def _latest(sizes: Sequence[Size]) -> list[Size]:
+    """The latest of jobs that finished, and of those that were cut off since the first of these: jobs that are
+    cancelled push out nothing of what finished ones took, and both are of the same time."""
+    finished, cut_off = ([at for at, size in enumerate(sizes) if size.completed is ended] for ended in (True, False))
+    since = max(finished[:-MOST_SIZES], default=0)
+    kept = {*finished[-MOST_SIZES:], *[at for at in cut_off if at >= since][-MOST_SIZES:]}
+    return [sizes[at] for at in sorted(kept)]
 
 
 def _with_choices(snapshot: Snapshot) -> tuple[Snapshot, Choices]:

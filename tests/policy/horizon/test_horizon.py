@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from elastic_core.domain import EndedJob, JobView, Limits, Plan, ProfilePoint, Slot, Snapshot, WorkForecast
 from elastic_core.policy.base.knapsack import best_choices
 from elastic_core.policy.base.options import Options
-from elastic_core.policy.horizon.horizon import Horizon, problem
+from elastic_core.policy.horizon.horizon import MOST_SIZES, Horizon, problem
 from elastic_core.policy.horizon.speeds.task_models import COLD_START_SLOTS
 from elastic_core.policy.horizon.speeds.type_prior import CrossTaskPrior
 from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
@@ -176,6 +176,18 @@ def test_sizes_that_were_kept_without_their_tasks_are_read_as_of_tasks_of_their_
     assert "expected from 2 finished jobs of other tasks" in plan.targets["asked"].reason
     again = decide(snapshot(nodes(8), asked, state=json.loads(json.dumps(plan.state))))
     assert again.state["sizes"] == plan.state["sizes"]
+
+
+def test_jobs_that_are_cut_off_push_no_finished_one_out_of_what_is_remembered() -> None:
+    """Of each kind the latest; those cut off that ended before the first finished one that is left go with it."""
+    asked = replace(known("asked", lim=FINE), total_samples=None)
+    finished, cut_off = [["t", 10.0], ["t", 3000.0]], [["t", float(n), False] for n in range(MOST_SIZES + 9)]
+    plan = decide(snapshot(nodes(8), asked, state={"sizes": [*finished, *cut_off]}))
+    assert json.loads(json.dumps(plan.state["sizes"])) == [*finished, *cut_off[-MOST_SIZES:]]
+    assert f"2 finished jobs and {MOST_SIZES} that were cut off of other tasks" in plan.targets["asked"].reason
+    many = [["t", float(n)] for n in range(MOST_SIZES + 1)]
+    plan = decide(snapshot(nodes(8), asked, state={"sizes": [cut_off[0], many[0], cut_off[1], *many[1:]]}))
+    assert json.loads(json.dumps(plan.state["sizes"])) == [cut_off[1], *many[1:]]
 
 
 def test_the_class_of_a_job_and_its_forecast_change_the_plan() -> None:

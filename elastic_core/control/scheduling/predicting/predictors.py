@@ -76,10 +76,10 @@ UNSUBMITTED = ""  # the id that an outlook gives a job, which no job has
 MOST_RENEWED = 150  # answers at a time: each takes milliseconds, all together a second
 log = get_logger(__name__)
 
+# Among the newest leases by their order: how far epochs lie apart says nothing, a restored ledger goes on far above.
 ON_SEVERAL_TYPES = text("""
-    SELECT l.job_id FROM leases l
+    SELECT l.job_id FROM (SELECT job_id, epoch FROM leases ORDER BY epoch DESC LIMIT :recent) AS l
     JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
-    WHERE l.epoch > (SELECT max(epoch) FROM leases) - :recent
     GROUP BY l.job_id HAVING count(DISTINCT n.type) > 1
     ORDER BY max(l.epoch) DESC LIMIT :most
 """)

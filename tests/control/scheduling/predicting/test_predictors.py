@@ -29,6 +29,7 @@ from elastic_core.policy.base.remaining_distribution import PROBABILITIES, Histo
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.records import FinishedRun
+from elastic_core.services.backups import NEW_EPOCHS
 from elastic_core.snapshot.job_reports import shown_count
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_control, a_spec, an_observation
 from tests.predict.forecasts.builders import a_run, history
@@ -291,6 +292,22 @@ def test_what_one_job_measured_on_two_types_sharpens_the_model_of_another(
     assert model.params["slowness.cpu"] > 1.5 * model.params["slowness.fast"]
     teacher = the_job(control, "teacher")
     assert teacher.throughput == job_models(teacher.profile, teacher.limits)  # is not told its own twice
+
+
+def test_what_was_measured_before_a_ledger_was_restored_still_teaches(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    """A restored ledger goes on with epochs far above those that it holds."""
+    on_two_types(control, clock)
+    engine = create_engine(ledger_url)
+    with engine.begin() as connection:
+        connection.execute(text(NEW_EPOCHS))
+    engine.dispose()
+    control.set_cluster(a_cluster({"node-b": 2, "node-c": 2}, type="fast"))
+    assert submit(control, "pupil", slots=(2, 2)).start().epoch > 1_000_000
+    clock.advance(REFRESH_SECONDS + 1)
+    control.reconcile([])
+    assert the_job(control, "pupil").throughput is not None
 
 
 def test_a_decision_learns_by_itself_only_where_nobody_reconciles(
