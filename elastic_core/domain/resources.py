@@ -29,7 +29,8 @@ class Slot:
 class Node:
     """A machine of the cluster. A node that has left keeps its name here with `present=False`.
 
-    One that is set aside (`set_aside`: why) is not present either for who decides.
+    One that is set aside (`set_aside`: why) is not present either for who decides. `kept`: indices of slots that are
+    none of `num_slots`, since a job holds them that is not decided on.
     """
 
     name: str
@@ -38,14 +39,15 @@ class Node:
     price_per_slot_hour: float = 0.0
     present: bool = True
     set_aside: str = ""
+    kept: Annotated[tuple[int, ...], Field(exclude_if=lambda kept: not kept)] = ()
 
     def slots(self) -> tuple[Slot, ...]:
-        return _slots_of(self.name, self.type, self.num_slots)
+        return _slots_of(self.name, self.type, self.num_slots, self.kept)
 
 
 @lru_cache(maxsize=16384)  # every decision asks for all of them
-def _slots_of(node: str, kind: str, count: int) -> tuple[Slot, ...]:
-    return tuple(Slot(node, index, kind) for index in range(count))
+def _slots_of(node: str, kind: str, count: int, kept: tuple[int, ...]) -> tuple[Slot, ...]:
+    return tuple(Slot(node, index, kind) for index in range(count + len(kept)) if index not in kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

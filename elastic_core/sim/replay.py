@@ -116,7 +116,7 @@ def pool_of(past: Sequence[PastJob], nodes: Sequence[Node]) -> tuple[Node, ...]:
         slots[slot.node] = max(slots.get(slot.node, 0), slot.index + 1)
     today = not slots or any(node.present and node.name in slots for node in nodes)
     return tuple(
-        replace(node, present=True, num_slots=max(node.num_slots, slots.get(node.name, 0)))
+        replace(node, present=True, num_slots=max(node.num_slots + len(node.kept), slots.get(node.name, 0)), kept=())
         for node in nodes
         if node.name in slots or (node.present and today)
     )

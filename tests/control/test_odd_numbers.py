@@ -16,6 +16,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExchangeFigures, Layout, Observation, PlacedStage, SegmentState, Slot
 from elastic_core.domain.number_ranges import OF_THE_MODEL
 from elastic_core.errors import UserError
+from elastic_core.policy.base.queue import as_they_stand
 from elastic_core.protocol.calls import trainer_methods
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Commit, Heartbeat
@@ -177,6 +178,21 @@ def test_a_job_that_cannot_be_decided_on_keeps_what_it_holds_and_the_others_are_
     assert control.segment(jobs_that_train["job-a"].segment_id).lease_live
     _store(ledger_url, ["UPDATE jobs SET changes = NULL"])
     assert [job.job_id for job in control.snapshot().jobs] == ["job-a", "job-b"]
+
+
+def test_the_others_are_decided_on_with_the_very_slots_that_they_hold(
+    control: LedgerControl, ledger_url: str, jobs_that_train: dict[str, LaunchOrder]
+) -> None:
+    (kept,), (held,) = (jobs_that_train[job_id].allocation.slots for job_id in ("job-a", "job-b"))
+    assert (kept.node, kept.index) < (held.node, held.index) == (kept.node, 1)
+    _store(ledger_url, ["""UPDATE jobs SET changes = '{"priority": "none at all"}' WHERE id = 'job-a'"""])
+    snapshot = control.snapshot()
+    assert set(snapshot.slots()) == {Slot(node, index, "cpu") for node in ("node-a", "node-b") for index in (0, 1)} - {
+        kept
+    }
+    assert [job.allocation for job in as_they_stand(snapshot)] == [jobs_that_train["job-b"].allocation]
+    control.decide("a test")
+    assert control.replay(control.decisions(1)[0].decision_id).same
 
 
 def _store(url: str, statements: Sequence[str]) -> None:

@@ -183,6 +183,11 @@ def test_the_pool_has_the_nodes_that_are_gone_but_were_used() -> None:
     assert pool_of([past("a", leases=())], (gone, unused, here)) == (here,)
 
 
+def test_the_pool_of_the_past_has_the_slots_that_a_job_keeps_which_cannot_be_decided_on() -> None:
+    (there,) = POOL
+    assert pool_of([], (replace(there, num_slots=3, kept=(1,)),)) == POOL
+
+
 def test_the_comparison_begins_with_what_happened() -> None:
     def run(loaded: Workload) -> list[Any]:
         return [simulate(loaded, POOL, registry.get("fair_share"))]

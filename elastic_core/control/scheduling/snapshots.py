@@ -6,7 +6,6 @@ after a boundary a job keeps its place without having asked yet, else the pool w
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -91,12 +90,14 @@ def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
 
 
 def _without_slots_of(nodes: tuple[Node, ...], kept: Sequence[LeaseRow]) -> tuple[Node, ...]:
-    """The nodes, each with so many slots less as these leases keep of it whatever is decided."""
-    taken = Counter(slot["node"] for lease in kept for slot in lease.allocation.get("slots", ()))
-    return tuple(
-        replace(node, num_slots=max(0, node.num_slots - taken[node.name])) if taken[node.name] else node
-        for node in nodes
-    )
+    """The nodes, each without the slots that these leases keep of it whatever is decided."""
+    held = {(slot["node"], slot["index"]) for lease in kept for slot in lease.allocation.get("slots", ())}
+
+    def without(node: Node) -> Node:
+        indices = tuple(index for index in range(node.num_slots) if (node.name, index) in held)
+        return replace(node, num_slots=node.num_slots - len(indices), kept=indices)
+
+    return tuple(map(without, nodes)) if held else nodes
 
 
 def _lately(tx: Tx) -> ColumnElement[bool]:

@@ -248,7 +248,8 @@ def _wait_or_grant_part(
 def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counter[str]:
     """Slots that will be free in a moment: what a job holds above its target, once its processes have stopped.
 
-    A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back.
+    A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back. One
+    without a target is asked for nothing, so that it gives up what it holds where it ends by itself alone.
     """
     held, draining = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.draining)
     if asks:
@@ -257,7 +258,8 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
     above = Counter() if held == wanted else held - Counter(wanted)
     if target is not None and holder.ending_since is not None and must_migrate(target, holder.allocation):
         above = Counter(slot.type for slot in slots_left(target, holder.allocation))
-    stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very round of moves
+    # More than its target: revoked in this very round of moves.
+    stops = holder.ending_since is not None or (target is not None and bool(above))
     return draining + (above if stops else Counter())
 
 

@@ -90,6 +90,14 @@ def test_what_is_not_coming_is_not_waited_for() -> None:
     assert granted(moves) == {"x": 1}
 
 
+def test_who_has_no_target_and_goes_on_gives_nothing_up() -> None:
+    """Nobody has decided on it, and nobody asks it for a boundary."""
+    running, ending = a_holder("y", POOL[:3]), a_holder("y", POOL[:3], since=NOW)
+    moves = moves_of(POOL[3:], [running], [an_asker("x")], {"x": a_target(2)})
+    assert (granted(moves), moves.waits, moves.revocations) == ({"x": 1}, {}, {})
+    assert "being given up by y" in moves_of(POOL[3:], [ending], [an_asker("x")], {"x": a_target(2)}).waits["x"]
+
+
 def test_never_below_the_minimum() -> None:
     running = a_holder("y", POOL[:3])
     moves = moves_of(POOL[3:], [running], [an_asker("x", counts=(2, 4))], {"x": a_target(4), "y": a_target(3)})
