@@ -11,8 +11,9 @@ user's error, a cancelled job and a node that left count for nothing. A lease ov
 Ranks of a step wait for each other, so that what is compared are a job's leases, not its ranks.
 
 It takes `REPEATED` jobs of either kind, and what counts must count without the jobs of any one user as well: code can
-kill itself and report what it likes. Jobs of the operator and of administrators, who may set nodes aside anyway, and of
-nobody who is known, each count by themselves.
+kill itself and report what it likes. Each by itself count the jobs of the operator and of the administrators that
+`ELASTIC_AIRFLOW_USERS` names, who may set nodes aside anyway, those of nobody who is known, and any where all that ran
+within the window are one user's: there are no others to go by. Roles that another login gives are not known here.
 
 Failures must be more than chance has on a node like the others of its type:
 of the jobs that ran on it, so many would lose an attempt in less than `CHANCE` of all cases, if each did as often as on
@@ -26,7 +27,8 @@ type's nodes stay, whatever is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import comb, exp, lgamma
 from statistics import median
 
@@ -48,8 +50,9 @@ AT_HOST = "@host"  # how the names of operators end (`protocol.callers.at_host`)
 MOST_REASON = 1000  # characters
 
 FAILED = text("""
-    SELECT DISTINCT s.node, l.job_id
+    SELECT DISTINCT s.node, l.job_id, j.submitted_by
     FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+    JOIN jobs j ON j.id = l.job_id
     WHERE l.released_at > :since AND l.released_at > coalesce(n.trusted_since, 0)
       AND l.release_reason LIKE 'infrastructure%'
       AND (l.fence_reason IS NULL OR l.fence_reason LIKE 'no heartbeat%')
@@ -57,11 +60,17 @@ FAILED = text("""
 """)
 
 RAN = text("""
-    SELECT DISTINCT s.node, l.job_id
+    SELECT s.node, j.submitted_by, count(DISTINCT l.job_id)
     FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+    JOIN jobs j ON j.id = l.job_id
     WHERE (l.released_at IS NULL OR l.released_at > :since)
       AND (l.released_at IS NULL OR l.released_at > coalesce(n.trusted_since, 0))
-    ORDER BY s.node, l.job_id
+    GROUP BY s.node, j.submitted_by
+""")
+
+SUBMITTERS = text("""
+    SELECT DISTINCT j.submitted_by FROM leases l JOIN jobs j ON j.id = l.job_id
+    WHERE l.released_at IS NULL OR l.released_at > :since
 """)
 
 STEPS = text("""
@@ -132,58 +141,75 @@ def take_back(tx: Tx, name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How many jobs failed and ran somewhere, by user whose jobs count together. None: of those that count each by
+    itself. A job that was on several nodes counts for each."""
+
+    failed: Counter[str | None] = field(default_factory=Counter)
+    ran: Counter[str | None] = field(default_factory=Counter)
+
+    def add(self, other: Tried) -> None:
+        self.failed.update(other.failed)
+        self.ran.update(other.ran)
+
+    def without(self, user: str | None) -> tuple[int, int]:
+        failed, ran = (of.total() - (of[user] if user is not None else 0) for of in (self.failed, self.ran))
+        return failed, ran
+
+
 def judge_failures(tx: Tx) -> list[str]:
     """Set aside whichever nodes jobs fail on again and again; what was done, in words. Under the scheduling lock."""
-    since = tx.now - WINDOW_SECONDS
-    failed = _jobs_by_node((node, job) for node, job in tx.session.execute(FAILED, {"since": since}))
-    if all(len(jobs) < REPEATED for jobs in failed.values()):
+    since = {"since": tx.now - WINDOW_SECONDS}
+    failed: dict[str, dict[str, str | None]] = {}  # by node and job: who submitted it
+    for node, job, user in tx.session.execute(FAILED, since):
+        failed.setdefault(node, {})[job] = user
+    types = _judged(tx)
+    if all(len(failed.get(node, ())) < REPEATED for node in types):
         return []
-    ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since}))
-    judged, reasons = _judged(tx), {}
-    users = _users(tx, frozenset().union(*ran.values(), *failed.values()))
-    for node, kind in judged.items():
-        jobs = failed.get(node, [])
-        like = [name for name, other in judged.items() if other == kind]
-        counts = [_without(user, users, failed, ran, node, like) for user in _each_and_none(users, jobs)]
-        if all(is_more_than_chance(*without) for without in counts):
-            _, here, failed_there, there = counts[0]
-            reasons[node] = (
-                f"{len(jobs)} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
-                f"({_few(jobs)}); on other nodes of its type, {failed_there} of {there}"
-            )
+    together, tried = _users_among_others(tx), {node: Tried() for node in types}
+    for node in types:
+        tried[node].failed.update(user if user in together else None for user in failed.get(node, {}).values())
+    for node, user, number in tx.session.execute(RAN, since):
+        if node in tried:
+            tried[node].ran[user if user in together else None] += number
+    reasons = {
+        node: f"{len(failed[node])} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
+        f"({_few(failed[node])}); on other nodes of its type, {failed_there} of {there}"
+        for node, (_, here, failed_there, there) in blamed(tried, types).items()
+    }
     return _set_aside_worst(tx, reasons, {node: float(len(failed[node])) for node in reasons})
 
 
-def _users(tx: Tx, jobs: Collection[str]) -> Mapping[str, str]:
-    """Of these jobs those whose submitter is known and may not set nodes aside, each with that user."""
-    administers = set(tx.settings.admin_groups.split(","))
-    entries = (entry.strip().partition(":") for entry in tx.settings.airflow_users.split(","))
-    trusted = {name for name, _, role in entries if role in administers}
-    query = select(JobRow.id, JobRow.submitted_by).where(JobRow.id.in_(jobs), JobRow.submitted_by.is_not(None))
+def blamed(tried: Mapping[str, Tried], types: Mapping[str, str]) -> dict[str, tuple[int, int, int, int]]:
+    """The nodes among these, each with its type, on which jobs fail more often than on others of the type, without any
+    one user's as well: how many failed and ran there, and on the others."""
+    of_type: dict[str, Tried] = {}
+    for node, kind in types.items():
+        of_type.setdefault(kind, Tried()).add(tried[node])
+
+    def numbers(node: str, user: str | None) -> tuple[int, int, int, int]:
+        (failed, ran), (all_failed, all_ran) = (of.without(user) for of in (tried[node], of_type[types[node]]))
+        return failed, ran, all_failed - failed, all_ran - ran
+
     return {
-        job: user
-        for job, user in tx.session.execute(query)
-        if user is not None and user not in trusted and not user.endswith(AT_HOST)
+        node: numbers(node, None)
+        for node in types
+        if tried[node].failed.total() >= REPEATED
+        and all(is_more_than_chance(*numbers(node, user)) for user in {None, *tried[node].failed})
     }
 
 
-def _each_and_none(users: Mapping[str, str], jobs: Iterable[str]) -> list[str | None]:
-    """Whose jobs are to be left out, one after the other, for what counts to count: nobody's first."""
-    return [None, *sorted({users[job] for job in jobs if job in users})]
-
-
-def _without(
-    user: str | None, users: Mapping[str, str], failed: Mapping[str, Sequence[str]], ran: Mapping[str, Sequence[str]],
-    node: str, like: Sequence[str],
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """How many jobs failed and ran on the node, and on the others like it, without this user's. One that was on several
-    of those counts for each."""
-
-    def count(of: Mapping[str, Sequence[str]], names: Iterable[str]) -> int:
-        return sum(user is None or users.get(job) != user for name in names for job in of.get(name, ()))
-
-    others = [name for name in like if name != node]
-    return count(failed, [node]), count(ran, [node]), count(failed, others), count(ran, others)
+def _users_among_others(tx: Tx) -> frozenset[str]:
+    """The users whose jobs count together: known, not the only ones whose jobs ran within the window, and none who may
+    set nodes aside, as far as the settings tell."""
+    submitters = set(tx.session.scalars(SUBMITTERS, {"since": tx.now - WINDOW_SECONDS}))
+    if len(submitters) < 2:
+        return frozenset()
+    administers = {group.strip() for group in tx.settings.admin_groups.split(",")}
+    entries = (entry.strip().partition(":") for entry in tx.settings.airflow_users.split(","))
+    trusted = {None, *(name for name, _, role in entries if role in administers)}
+    return frozenset(user for user in submitters - trusted if not user.endswith(AT_HOST))
 
 
 def is_more_than_chance(failed: int, jobs: int, failed_there: int, there: int) -> bool:
@@ -209,7 +235,7 @@ def chance_of(failed: int, jobs: int, failed_there: float, well_there: float) ->
 def judge_stragglers(tx: Tx) -> list[str]:
     """The same of nodes on which jobs are slow again and again."""
     slow = _slowdowns(tx)
-    users = _users(tx, frozenset().union(*slow.values()))
+    users = _users(tx, frozenset().union(*slow.values())) if slow else {}
     reasons = {
         node: f"{len(jobs)} jobs were slower on it than elsewhere within {_hours()} "
         f"({_few(f'{job} {times:.1f} times' for job, times in sorted(jobs.items()))})"
@@ -219,12 +245,17 @@ def judge_stragglers(tx: Tx) -> list[str]:
     return _set_aside_worst(tx, reasons, {node: median(slow[node].values()) for node in reasons})
 
 
-def _is_repeated(jobs: Iterable[str], users: Mapping[str, str]) -> bool:
+def _users(tx: Tx, jobs: Collection[str]) -> Mapping[str, str]:
+    """Of these jobs those that count together with the others of their user, each with that user."""
+    query = select(JobRow.id, JobRow.submitted_by).where(JobRow.id.in_(jobs))
+    together = _users_among_others(tx)
+    return {job: user for job, user in tx.session.execute(query) if user in together}
+
+
+def _is_repeated(jobs: Collection[str], users: Mapping[str, str]) -> bool:
     """Whether there are as many as it takes, without any one user's as well."""
-    told = list(jobs)
-    return all(
-        sum(user is None or users.get(job) != user for job in told) >= REPEATED for user in _each_and_none(users, told)
-    )
+    of_users = Counter(users[job] for job in jobs if job in users)
+    return len(jobs) - max(of_users.values(), default=0) >= REPEATED
 
 
 def _slowdowns(tx: Tx) -> Mapping[str, Mapping[str, float]]:
@@ -263,13 +294,6 @@ def _set_aside_worst(tx: Tx, reasons: Mapping[str, str], how_bad: Mapping[str, f
         set_aside(tx, node, reasons[node][:MOST_REASON], PLATFORM)
         actions.append(f"node {node} was set aside: {reasons[node]}")
     return actions
-
-
-def _jobs_by_node(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
-    jobs: dict[str, list[str]] = {}
-    for node, job in pairs:
-        jobs.setdefault(node, []).append(job)
-    return jobs
 
 
 def _few(words: Iterable[str]) -> str:

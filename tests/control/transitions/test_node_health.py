@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,8 @@ from elastic_core.control.transitions.node_health import (
     PRIOR_WELL,
     REPEATED,
     WINDOW_SECONDS,
+    Tried,
+    blamed,
     chance_of,
     is_more_than_chance,
 )
@@ -268,23 +272,95 @@ def test_a_node_on_which_jobs_fail_again_and_again_is_set_aside(wide: LedgerCont
 @pytest.mark.parametrize(
     ("users", "is_set_aside"),
     [
-        (["eve"], False),
         (["eve", "eve", "eve", "ann"], False),
         (["eve", "ann"], False),
         (["eve", "ann", "ben", "zoe"], True),
         (["op@host"], True),
         (["admin"], True),
+        (["eve"], True),
+        (["dag:nightly"], True),
+        (["eve", "eve", "eve", "op@host"], False),
+        (["eve", "eve", "eve", None], False),
     ],
 )
 def test_what_jobs_of_one_user_did_sets_no_node_aside_whatever_chance_did_besides(
-    wide: LedgerControl, users: list[str], is_set_aside: bool
+    wide: LedgerControl, users: list[str | None], is_set_aside: bool
 ) -> None:
+    """But those of who may set it aside anyway, and those of the only one whose jobs ran at all."""
     by_node = eight(wide, users)
     assert [wide.job(life.job_id).submitted_by for life, _ in by_node["node-a"]] == (users * 4)[:4]
     for life, order in by_node["node-a"]:
         life.leave(order, "infrastructure", "killed by signal 9")
     wide.reconcile([])
     assert (list(aside(wide)) == ["node-a"]) is is_set_aside
+
+
+@pytest.mark.parametrize("lately", [True, False])
+def test_a_user_is_not_alone_while_jobs_of_others_ran_within_the_window(
+    wide: LedgerControl, clock: FakeClock, lately: bool
+) -> None:
+    other = a_life(wide, "job-ann", (1, 1), "ann")
+    other.leave(other.start(), "user_error", "ValueError: no such column")
+    clock.advance(1 if lately else WINDOW_SECONDS + 1)
+    for life, order in eight(wide, ["eve"])["node-a"]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+    assert list(aside(wide)) == ([] if lately else ["node-a"])
+
+
+def test_jobs_of_administrators_by_a_role_of_the_settings_count_by_themselves(
+    ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock, airflow_users="ann:user, lea:Ops", admin_groups="admin, Ops")
+    control.set_cluster(a_cluster({"node-a": 4, "node-b": 4}))
+    for life, order in eight(control, ["lea", "lea", "lea", "ann"])["node-a"]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+    assert list(aside(control)) == ["node-a"]
+    control.close()
+
+
+def blamed_by_counting_every_job(
+    types: dict[str, str], failed: dict[str, list[str]], ran: dict[str, list[str]], users: dict[str, str]
+) -> dict[str, tuple[int, int, int, int]]:
+    def numbers(node: str, user: str | None) -> tuple[int, int, int, int]:
+        def count(of: dict[str, list[str]], names: Sequence[str]) -> int:
+            return sum(user is None or users.get(job) != user for name in names for job in of[name])
+
+        others = [name for name in types if types[name] == types[node] and name != node]
+        return count(failed, [node]), count(ran, [node]), count(failed, others), count(ran, others)
+
+    def is_blamed(node: str) -> bool:
+        without = [None, *{users[job] for job in failed[node] if job in users}]
+        return all(is_more_than_chance(*numbers(node, user)) for user in without)
+
+    return {node: numbers(node, None) for node in types if is_blamed(node)}
+
+
+def test_sums_by_type_blame_the_nodes_that_counting_every_job_for_each_of_them_blames() -> None:
+    rng, verdicts = Random(7), Counter[bool]()
+    for _ in range(500):
+        types = {f"n{number}": rng.choice(["cpu", "gpu"]) for number in range(rng.randint(2, 6))}
+        users = {f"job-{n}": rng.choice(["eve", "ann", "ben"]) for n in range(40) if rng.random() < 0.8}
+        ran = {node: rng.sample([f"job-{n}" for n in range(40)], rng.randint(3, 20)) for node in types}
+        rate = {node: rng.choice([0.0, 0.05, 0.8]) for node in types}
+        failed = {node: [job for job in ran[node] if rng.random() < rate[node]] for node in types}
+        tried = {
+            node: Tried(Counter(users.get(job) for job in failed[node]), Counter(users.get(job) for job in ran[node]))
+            for node in types
+        }
+        expected = blamed_by_counting_every_job(types, failed, ran, users)
+        assert blamed(tried, types) == expected
+        verdicts.update(node in expected for node in types)
+    assert min(verdicts[True], verdicts[False]) > 50
+
+
+def test_thousands_of_nodes_are_judged_in_a_moment() -> None:
+    """A day's jobs of each are counted once, not once for every other node: submissions and commits wait meanwhile."""
+    users = [f"user-{n}" for n in range(20)]
+    types = {f"n{number}": "gpu" for number in range(3000)}
+    tried = {node: Tried(Counter(users[:4]), Counter(dict.fromkeys(users, 4))) for node in types}
+    began = process_time()
+    assert blamed(tried, types) == {}
+    assert process_time() - began < 3.0
 
 
 @pytest.mark.parametrize("kind", ["user_error", "stopped", "boundary"])
@@ -423,11 +499,16 @@ def test_a_node_on_which_jobs_are_slower_than_elsewhere_is_set_aside(
     assert (f"node node-a was set aside: {why}" in actions) is is_set_aside
 
 
-def test_times_that_one_users_jobs_report_set_no_node_aside(wide: LedgerControl, clock: FakeClock) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_times_that_one_users_jobs_report_set_no_node_aside_unless_nobody_elses_ran(
+    wide: LedgerControl, clock: FakeClock, alone: bool
+) -> None:
+    if not alone:
+        a_life(wide, "job-ann", (1, 1), "ann").start()
     lives = [a_life(wide, f"job-{number}", (1, 1), "eve") for number in range(REPEATED)]
     on_node(wide, clock, "node-b", lives, seconds=0.1, step=0)
     on_node(wide, clock, "node-a", lives, seconds=0.4, step=20)
     wide.take_back_node("node-b")
     clock.advance(EVERY_SECONDS)
     wide.reconcile([])
-    assert aside(wide) == {}
+    assert list(aside(wide)) == (["node-a"] if alone else [])
