@@ -22,6 +22,8 @@ from elastic_core.control.ledger.tables import CheckpointRow, ImportedRunRow, Jo
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, EndedJob, JobState, from_json, to_json
 from elastic_core.domain.number_ranges import COUNT
+from elastic_core.errors import UserError
+from elastic_core.logs import get_logger
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
 from elastic_core.snapshot.job_ends import came_to_its_end
 from elastic_core.spec import JobSpec
@@ -30,6 +32,7 @@ from elastic_core.spec.parts.job_work import Work
 
 MOST_REPORTS = 256  # of one run
 MOST_ACTIVE = 0.25  # of the runs that are handed out, where enough have ended: they say only that they are not done
+log = get_logger(__name__)
 
 _DONE = f"coalesce({believed('progress', COUNT)}, samples)"  # in the job's own measure of work
 # The last of each cell of equal work, where there are many: what was reported long ago is thinned (`retention`).
@@ -161,7 +164,10 @@ def _completed(job: JobRow, reached: _Reached, reported: Reports) -> bool:
 
 
 def endings(tx: Tx, lately: ColumnElement[bool], most: int) -> tuple[EndedJob, ...]:
-    """Jobs that are over, the latest so many: how much work they have committed, and whether that was all of it."""
+    """Jobs that are over, the latest so many: how much work they have committed, and whether that was all of it.
+
+    One that trained to its end and whose spec cannot be read counts as cut off: that it did so much is known.
+    """
     over = select(JobRow.id, JobRow.state, JobRow.spec["work"], CheckpointRow.progress, CheckpointRow.samples)
     over = over.outerjoin(CheckpointRow, CheckpointRow.id == JobRow.head_id)
     over = over.where(JobRow.state != JobState.ACTIVE, lately)
@@ -171,14 +177,31 @@ def endings(tx: Tx, lately: ColumnElement[bool], most: int) -> tuple[EndedJob, .
     ):
         reached = _Reached(int(samples or 0) if progress is None else int(progress), int(samples or 0))
         ended[job_id] = EndedJob(job_id=job_id, work=reached.work, completed=state == JobState.FINISHED)
-        if ended[job_id].completed and not Work.model_validate(work).end_is_known:
+        if ended[job_id].completed and not _end_is_known(work):
             open_ended[job_id] = reached
     last = {job_id: ((int(done), float(loss)),)
             for job_id, done, loss in tx.session.execute(LAST_LOSSES, {"jobs": list(open_ended)})}  # fmt: skip
     for job in tx.among(JobRow.id, open_ended):
-        completed = _completed(job, open_ended[job.id], last.get(job.id, ()))
+        completed = _is_completed(job, open_ended[job.id], last.get(job.id, ()))
         ended[job.id] = replace(ended[job.id], completed=completed)
     return tuple(ended.values())
+
+
+def _end_is_known(work: object) -> bool:
+    """False where it cannot be read either: `_is_completed` looks at the whole spec then."""
+    try:
+        return Work.model_validate(work).end_is_known
+    except (ValueError, UserError):
+        return False
+
+
+def _is_completed(job: JobRow, reached: _Reached, reported: Reports) -> bool:
+    """As `_completed`; False of a job whose spec cannot be read, which stops nobody else."""
+    try:
+        return _completed(job, reached, reported)
+    except (ValueError, UserError) as error:
+        log.warning("a job that is over counts as cut off: its spec cannot be read", job=job.id, error=repr(error))
+        return False
 
 
 def described(job: JobRow) -> JobDescription:

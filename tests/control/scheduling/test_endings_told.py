@@ -11,7 +11,7 @@ from elastic_core.control.scheduling.snapshots import CUT_OFF_SECONDS
 from elastic_core.domain import EndedJob, Plan, to_json
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.protocol.encoding import dumps
-from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 
 TASK = a_spec().entry_point
 
@@ -76,6 +76,29 @@ def test_a_job_that_was_cancelled_is_remembered_with_what_it_had_done_as_cut_off
     remembered = control.snapshot().policy_state["tasks"][TASK]
     assert (remembered["works"], remembered["cut_off"]) == ([], [[0, 1000.0]])
     assert control.snapshot().ended == (EndedJob(job_id="job-a", work=0, completed=False),)  # it committed nothing
+
+
+@pytest.mark.parametrize(
+    "unreadable", ["""jsonb_set(spec, '{work}', '{"furlongs": 3}')""", "spec - 'work'", "spec - 'entry_point'"]
+)
+def test_a_finished_job_whose_spec_cannot_be_read_is_told_as_cut_off_and_stops_nobody(
+    control: LedgerControl, ledger_url: str, unreadable: str
+) -> None:
+    until = {"samples": 100_000, "target_loss": 0.1}
+    for job_id, step in (("job-a", 300), ("job-b", 400)):
+        life = submit(control, job_id, work=until)
+        order = life.start()
+        control.trainer(order.token).observe([an_observation(step, order, loss=0.05)])
+        control.trainer(order.token).commit(a_commit(order, step, samples=16 * step, finished=True))
+        life.leave(order)
+    engine = create_engine(ledger_url)
+    with engine.begin() as sql:
+        sql.exec_driver_sql(f"UPDATE jobs SET spec = {unreadable} WHERE id = 'job-a'")
+    engine.dispose()
+    with capture_logs() as logs:
+        ended = sorted(control.snapshot().ended, key=lambda job: job.job_id)
+    assert [(job.job_id, job.work, job.completed) for job in ended] == [("job-a", 4800, False), ("job-b", 6400, True)]
+    assert [entry["job"] for entry in logs if "cannot be read" in entry["event"]] == ["job-a"]
 
 
 def many_are_cancelled(url: str, count: int, at: float) -> None:
