@@ -203,7 +203,7 @@ class SpawnPlan(Message):
 
 @dataclass(frozen=True, slots=True)
 class GroupStop(Message):
-    """How long the workers may take to end, once asked. Written by the launcher."""
+    """How long the workers may take to end, once asked. Written by the launcher; before the agent has come up, too."""
 
     FILE = "stop.json"
     grace_seconds: float

@@ -39,6 +39,8 @@ def classify(outcome: GroupOutcome, errors: Mapping[int, str], log_tails: Mappin
         exit_codes = tuple(codes[rank] for rank in sorted(codes))
         return ExitReport(kind=kind, error=error, log_tail=log_tail, exit_codes=exit_codes)
 
+    if outcome.never_began:
+        return report(ExitKind.STOPPED, "it was stopped before it had begun")
     if outcome.failure:
         return report(ExitKind.INFRASTRUCTURE, outcome.failure)
     for rank in sorted(codes):

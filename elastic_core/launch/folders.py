@@ -86,13 +86,20 @@ class GroupFolders:
         When the grace ends goes by the ledger's clock: setting the host's neither ends a last checkpoint nor spares an
         agent that hangs.
 
-        On a dead group whose agent still tries to deliver its report, it ends the agent.
+        On a dead group whose agent still tries to deliver its report, it ends the agent. Where a group is still being
+        started, its agent finds the request as it comes up, and starts no worker.
         """
         folder = RunDir.of(self.home, origin_epoch)
         agent = folder.read(AgentProcess)
+        if agent is None and (not folder.path.exists() or folder.ended_at() is not None):
+            return
+        now = SteadyClock(self.home)()
+        if agent is None:
+            folder.write(GroupStop(grace_seconds=0.0, kill_at=now))
+            agent = folder.read(AgentProcess)  # it may have looked for the request just before
         if agent is None:
             return
-        request, now = folder.read(GroupStop), SteadyClock(self.home)()
+        request = folder.read(GroupStop)
         if request and now > request.kill_at + STUCK_SECONDS:
             agent.process.send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
             return

@@ -66,6 +66,7 @@ class GroupOutcome(NamedTuple):
     killed: set[int]
     stop_grace: float | None  # seconds, when the group was asked to stop
     failure: str = ""  # why the agent could not go on, or ended the group by itself
+    never_began: bool = False  # it was asked to stop while it was being started
 
 
 class Group:
@@ -325,8 +326,7 @@ def _spawn(command: WorkerCommand) -> int:
 
     An agent that came out of a fork server holds what a worker runs already, and executes nothing."""
     agent = os.getpid()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         return pid
     try:
         os.setsid()
@@ -383,6 +383,8 @@ def supervise(run_dir: RunDir) -> GroupOutcome:
     process.adopt_orphans()
     try:
         group, order = Group(run_dir, run_dir.require(SpawnPlan)), run_dir.require(OrderInForce)
+        if (request := run_dir.read(GroupStop)) is not None:  # who writes it later finds this process to signal
+            return GroupOutcome({}, [], set(), request.grace_seconds, never_began=True)
     except InfrastructureError as error:
         return GroupOutcome({}, [], set(), None, f"the group cannot be started: {error}")
     try:

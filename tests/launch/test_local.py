@@ -19,6 +19,7 @@ from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.worker_group import Group
+from elastic_core.state.job_code import pinned_code
 from elastic_core.state.store_access import access_brokers
 from tests.launch.builders import (
     AGENT_TOKEN,
@@ -383,3 +384,14 @@ def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.
     assert not [text for text in seen if "hidden" in text or TOKEN in text]
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.path.glob("*.json"))
     assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_group_that_is_stopped_while_it_is_started_starts_no_worker(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = scripted(home, "sleep")
+    monkeypatch.setattr(pinned_code, "fetch", lambda *_: launcher.stop(7, grace_seconds=20))
+    launcher.start(order())
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.error, report.exit_codes) == ("stopped", "it was stopped before it had begun", ())
+    assert not list((RunDir.of(home, 7).path / "logs").glob("rank*"))

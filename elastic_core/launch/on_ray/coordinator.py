@@ -230,6 +230,7 @@ class Coordinator:
         starts = part.asked == "start" and self._stop_at is None
         told_at = part.asked_at if self._stop_at is None else max(part.asked_at, self._stopping_since)
         if now - told_at > (STARTING_SECONDS if starts else lease):
+            self._tell_to_stop(part, 0.0)  # its slots may be another group's soon: what it is starting must not begin
             self._end(part, f"the actor of node {name} has not answered for {now - part.asked_at:.0f} s")
 
     def _heed_failure(self, part: Part, why: str) -> None:

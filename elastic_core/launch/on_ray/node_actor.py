@@ -23,7 +23,7 @@ from elastic_core.domain import from_json, to_json
 from elastic_core.errors import ElasticError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import allowed
-from elastic_core.host.messages import EXIT, CoordinatorHeard, CoordinatorProcess, SpawnPlan, WorkersByRank
+from elastic_core.host.messages import EXIT, CoordinatorHeard, CoordinatorProcess, GroupStop, SpawnPlan, WorkersByRank
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.worker_user.identity import WorkerUser
@@ -94,8 +94,8 @@ class NodeActor:
         folder = RunDir.of(self._home, order.origin_epoch)
         if again:
             self._clear(order.origin_epoch)
+        self._note(order.origin_epoch)  # first: where there is a folder, a stop holds for what is being started
         self._remove_old(settings.keep_days)
-        self._note(order.origin_epoch)
         self._logs_to(folder, _session_logs() / logs_folder)
         node_memory.keep_secret(settings, launch["memory_secret"])
         node_memory.write_members(folder, others)
@@ -215,10 +215,12 @@ class NodeActor:
             self._noted[origin_epoch] = now
 
     def _clear(self, origin_epoch: int) -> None:
-        status = self._folders.poll(origin_epoch)
-        if status is not None and not status.alive:
+        folder, status = RunDir.of(self._home, origin_epoch), self._folders.poll(origin_epoch)
+        if status is None:  # it was stopped before an agent had come up, if at all
+            folder.delete(GroupStop)
+        elif not status.alive:
             self._folders.forget(origin_epoch)
-            (RunDir.of(self._home, origin_epoch).path / EXIT).unlink(missing_ok=True)
+            (folder.path / EXIT).unlink(missing_ok=True)
 
     def _remove_old(self, keep_days: float) -> None:
         """Run dirs of groups that ended long ago: no service of this home does it on a node of Ray."""

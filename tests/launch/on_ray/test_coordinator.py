@@ -30,6 +30,7 @@ from elastic_core.launch.on_ray.sealed_order import GroupLaunch
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
+from elastic_core.state.job_code import pinned_code
 from tests.e2e.platform import PATIENCE
 from tests.launch.builders import SCRIPT, order, wait_for
 from tests.launch.on_ray.test_ray_nodes import end_node
@@ -248,6 +249,23 @@ def test_a_stop_that_an_actor_did_not_hear_keeps_its_grace(cluster: Cluster) -> 
     report = group.stop()
     assert report is not None
     assert (report.kind, report.exit_codes) == (ExitKind.BOUNDARY, (0, 0))
+
+
+def test_a_part_that_is_given_up_while_its_node_starts_it_begins_no_more(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "STARTING_SECONDS", 3.0)
+    fetched = threading.Event()
+    code = Path("n1", "run", "7", "code")
+    monkeypatch.setattr(pinned_code, "fetch", lambda *given: given[-1].match(str(code)) and fetched.wait(SECONDS))
+    report = Coordinator(a_launch(cluster, "sleep"), "test", threading.Event()).run()
+    assert "the actor of node n1 has not answered for" in report.error
+    there = RunDir.of(cluster.home / "n1", 7)
+    assert there.exit_report() is None
+    fetched.set()
+    wait_for(there.exit_report, SECONDS)
+    assert there.exit_report() == ExitReport(kind=ExitKind.STOPPED, error="it was stopped before it had begun")
+    assert there.read(WorkerProcesses) is None
 
 
 def test_a_group_that_is_stopped_before_it_begins_never_does(cluster: Cluster) -> None:

@@ -9,11 +9,14 @@ from secrets import token_hex
 
 import pytest
 
-from elastic_core.host.messages import CacheServerAddress, CoordinatorHeard, decode
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import CacheServerAddress, CoordinatorHeard, WorkerProcesses, decode
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray import node_actor
 from elastic_core.launch.on_ray.node_actor import NodeActor
+from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from elastic_core.state.job_code import pinned_code
 from elastic_core.state.memory_tier.cache_client import Access
 from tests.launch.builders import wait_for
 from tests.launch.on_ray.test_coordinator import SECONDS, Cluster, a_launch
@@ -55,6 +58,38 @@ def test_a_group_is_told_which_nodes_may_hold_copies_once_it_has_its_part(actor:
     actor.members(7, ["n0", "n1"])
     access = folder.require(Access)
     assert (access.nodes, access.job, access.key) == (("n0", "n1"), "job", b"key")
+
+
+def test_a_stop_while_a_part_is_being_started_holds_though_another_actor_hears_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, spec = a_launch(cluster, "sleep").to_plain(), cluster.nodes["n0"].spec.model_dump(mode="json")
+    first, folder = NodeActor("n0", str(cluster.home)), RunDir.of(cluster.home / "n0", 7)
+    with monkeypatch.context() as fetching:
+        fetching.setattr(pinned_code, "fetch", lambda *_: NodeActor("n0", str(cluster.home)).stop(7, 30.0))
+        first.start("id", plain, spec, {}, ["n0"], "logs", False)
+    wait_for(folder.exit_report, SECONDS)
+    assert folder.exit_report() == ExitReport(kind=ExitKind.STOPPED, error="it was stopped before it had begun")
+    assert folder.read(WorkerProcesses) is None
+    first.start("id", plain, spec, {}, ["n0"], "logs", True)  # the group has come to want the node again
+    wait_for(lambda: cluster.worker("n0"), SECONDS)
+
+
+def test_a_part_whose_start_failed_and_was_stopped_can_begin_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, spec = a_launch(cluster, "sleep").to_plain(), cluster.nodes["n0"].spec.model_dump(mode="json")
+    actor = NodeActor("n0", str(cluster.home))
+
+    def fail(*_: object) -> None:
+        raise InfrastructureError("the store is away")
+
+    with monkeypatch.context() as fetching:
+        fetching.setattr(pinned_code, "fetch", fail)
+        assert actor.start("id", plain, spec, {}, ["n0"], "logs", False) == {"error": "the store is away"}
+    assert actor.end(7, 0.0, 1.0) == {"known": False, "alive": False, "exit": None}
+    assert actor.start("id", plain, spec, {}, ["n0"], "logs", True) == {"alive": True}
+    wait_for(lambda: cluster.worker("n0"), SECONDS)
 
 
 def test_a_cache_server_that_has_died_comes_back_while_a_group_is_there(
