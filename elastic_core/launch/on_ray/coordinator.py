@@ -168,7 +168,7 @@ class Coordinator:
             why = f"it was stopped before it had begun on node {name}"
             self._record_end(part, ExitReport(kind=ExitKind.STOPPED, error=why))
             return
-        part.actor = part.actor if part.actor is not None else self._head.actor_of(name)
+        part.actor = self._head.actor_of(name)
         if part.actor is None:
             return
         part.asked_at = time.monotonic()
@@ -213,12 +213,13 @@ class Coordinator:
             self._record_end(part, from_json(ExitReport, answer["exit"]))
 
     def _heed_silence(self, part: Part, why: str) -> None:
-        """An actor that was killed comes again; a node that Ray has given up does not."""
+        """An actor that was killed comes again, or another in its place; a node that Ray has given up does not."""
         name = part.node.spec.name
         living = self._head.living().get(name)
         if living is None or living.node_id != part.node.node_id:
             self._end(part, f"node {name} is gone from the Ray cluster: {why.strip().splitlines()[0]}")
             return
+        self._head.actor_of(name, anew=True)
         part.next_turn = time.monotonic() + RETRY_SECONDS
 
     def _heed_hanging(self, part: Part) -> None:

@@ -111,3 +111,4 @@ class CopyHolders:
             except (NodeSilent, RuntimeError) as error:
                 log.warning(f"node {name} holds no copies: {str(error).strip().splitlines()[0]}")
                 holder.address = None
+                self._head.actor_of(name, anew=True)

@@ -184,10 +184,13 @@ class Head:
         known: Mapping[str, RayNode] = self._nodes.answer
         return known
 
-    def actor_of(self, node: str) -> Any | None:
-        """As the function of this name, without waiting: None until it is known."""
+    def actor_of(self, node: str, *, anew: bool = False) -> Any | None:
+        """As the function of this name, without waiting: None until it is known.
+
+        `anew`: it was silent, and may have died for good. It is asked again, and what was known holds meanwhile.
+        """
         question = self._actors.setdefault(node, _Question(None))
-        if question.answer is None:
+        if anew or question.answer is None:
             question.put(lambda: actor_of(self._namespace, node, self._node_home))
         return question.answer
 

@@ -7,6 +7,7 @@ import errno
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -49,12 +50,13 @@ class Method:
 
 class Cluster:
     """Two nodes; `full`: those on whose disk nothing can be written, as far as turns of coordinators go; `away`: those
-    whose actor is just starting again; `hung`: those whose actor answers nothing more. `head`: whether Ray's head
-    answers."""
+    whose actor is just starting again; `hung`: those whose actor answers nothing more. `killed`: how many actors of a
+    node have died for good, so that their handles reach nobody. `head`: whether Ray's head answers."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.full, self.failed = home, set[str](), 0
         self.away, self.hung, self.lost = set[str](), set[str](), list[str]()
+        self.killed = Counter[str]()
         self.head = threading.Event()
         self.head.set()
         self.pool = ThreadPoolExecutor(16)
@@ -62,11 +64,11 @@ class Cluster:
         self.nodes = {name: RayNode(NodeSpec(name=name, type="cpu", slots=1), "id", "http://there") for name in NODES}
 
     def actor_of(self, _namespace: str, node: str, _home: Path) -> Any:
-        actor = self._actors[node]
+        actor, born = self._actors[node], self.killed[node]
 
         class Remote:
             def __getattr__(_, name: str) -> Method:
-                return Method(self.pool, lambda *given: self._do(node, getattr(actor, name), given))
+                return Method(self.pool, lambda *given: self._do(node, born, getattr(actor, name), given))
 
         return Remote()
 
@@ -74,7 +76,10 @@ class Cluster:
         assert self.head.wait(SECONDS)
         return self.nodes
 
-    def _do(self, node: str, call: Callable[..., Any], given: Sequence[Any]) -> Any:
+    def _do(self, node: str, born: int, call: Callable[..., Any], given: Sequence[Any]) -> Any:
+        if born != self.killed[node]:
+            self.lost.append(call.__name__)
+            raise NodeSilent("the actor is dead")
         if node in self.away:
             self.lost.append(call.__name__)
             raise NodeSilent("the actor is restarting")
@@ -237,6 +242,18 @@ def test_an_actor_that_hangs_on_a_living_node_pins_no_group(cluster: Cluster, mo
     assert group.report is not None
     assert group.report.kind is ExitKind.INFRASTRUCTURE
     assert "the actor of node n1 has not answered for" in group.report.error
+
+
+def test_an_actor_that_has_died_for_good_is_made_anew(cluster: Cluster) -> None:
+    group = Group(cluster, "boundary")
+    cluster.killed["n1"] += 1
+    wait_for(lambda: "exchange" in cluster.lost, SECONDS)
+    died = time.monotonic()
+    there = RunDir.of(cluster.home / "n1", 7)
+    wait_for(lambda: (note := there.read(CoordinatorHeard)) and note.at > died, SECONDS)
+    report = group.stop()
+    assert report is not None
+    assert report.kind is ExitKind.BOUNDARY
 
 
 def test_a_stop_that_an_actor_did_not_hear_keeps_its_grace(cluster: Cluster) -> None:
