@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host import process
 from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import (
@@ -242,10 +242,12 @@ class Group:
         taken = {self.slots[number] for number in self.pids.values()}
         for slot in request.slots:
             if slot not in taken and self._is_here(slot):
-                self.dead_standby = {
-                    number: code for number, code in self.dead_standby.items() if self.slots[number] != slot
-                }
-                self.standby.add(self._start(self._next_number(), slot, None))
+                for number in [number for number in self.dead_standby if self.slots[number] == slot]:
+                    del self.dead_standby[number]
+                try:
+                    self.standby.add(self._start(self._next_number(), slot, None))
+                except (OSError, UserError) as error:  # the group trains on without it
+                    log.warning(f"no standby worker can be started on {slot}: {error}")
         self._record()
 
     def _keep_relay(self, now: float) -> None:
@@ -390,8 +392,8 @@ def supervise(run_dir: RunDir) -> GroupOutcome:
     try:
         group.spawn(order.slots)
         group.watch()
-    except (OSError, InfrastructureError) as error:  # no more processes, disk full, a broken file: the host's fault,
-        log.exception("the agent failed")  # and the report must still go out
+    except (OSError, InfrastructureError, UserError) as error:  # no more processes, disk full, a broken file, a slot
+        log.exception("the agent failed")  # without a device: the host's fault, and the report must still go out
         group.outcome = group.outcome._replace(failure=f"the agent failed: {error}")
     finally:
         group.end_strays()

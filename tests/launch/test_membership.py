@@ -116,6 +116,34 @@ def test_a_worker_that_dies_while_it_waits_costs_the_group_nothing(home: Path) -
     assert wait_until_dead(launcher).exit.kind == "boundary"
 
 
+def test_a_slot_without_a_device_gets_no_standby_worker_and_the_group_trains_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    launcher = scripted(home, "boundary")
+    launcher.start(order(num_slots=1, slot_type="h200"))
+    wait_until_ready(launcher, 1)
+    folder = RunDir.of(launcher.home, 7)
+    folder.write(StandbyRequest(1, tuple(SlotId("n0", index, "h200") for index in (2, 1))))
+    wait_for(lambda: slots_in_use(folder) == ["n0:0", "n0:1"])
+    words = "no standby worker can be started on n0:2: slot 2 of type 'h200' has no device here: CUDA_VISIBLE_DEVICES="
+    assert words in folder.agent_log.read_text()
+    wait_until_ready(launcher, 2)
+    launcher.stop(7, grace_seconds=20)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def test_a_group_with_a_slot_without_a_device_says_so_as_it_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    launcher = scripted(home, "sleep")
+    launcher.start(order(num_slots=2, slot_type="h200"))
+    report = wait_until_dead(launcher).exit
+    assert report.kind == "infrastructure"  # of the node: on another one the job can train
+    assert "slot 1 of type 'h200' has no device here: CUDA_VISIBLE_DEVICES=0 shows 1. Give this node 1" in report.error
+    assert not marked(RUN_DIR, str(RunDir.of(launcher.home, 7).path))
+
+
 @pytest.mark.parametrize("first", ["it dies", "the order names it"])
 def test_a_worker_that_the_order_names_belongs_to_the_group(home: Path, first: str) -> None:
     launcher = scripted(home, "boundary")
