@@ -110,7 +110,8 @@ class Coordinator:
             self._insist()
             self._grow()
             if self._stop_at is None:
-                self._copies.turn({part.node.spec.name: part.actor for part in open_parts}, self._addresses)
+                running = {part.node.spec.name: part.actor if part.running else None for part in open_parts}
+                self._copies.turn(running, self._addresses)
             self._heed_ends()
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +33,21 @@ class _Holder:
     address: Any = None
 
 
+@dataclass(slots=True)
+class _Part:
+    """A node of the group, while its part runs."""
+
+    question: Any = None  # that is open
+    asked: list[str] | None = None  # the members that went with it
+    told: list[str] | None = None  # those that it has taken
+
+
 class CopyHolders:
     def __init__(self, launch: GroupLaunch, head: Head) -> None:
         self._launch, self._head = launch, head
         self._living: Mapping[str, ray_cluster.RayNode] | None = None
         self._holders: dict[str, _Holder] = {}
-        self._told: dict[str, list[str]] = {}  # by node of the group: the members that it was told of
+        self._parts: dict[str, _Part] = {}
         self._looked_at = self._followed_at = 0.0
 
     @property
@@ -53,8 +63,8 @@ class CopyHolders:
         return sorted(self._living)
 
     def turn(self, group: Mapping[str, Any], addresses: Mapping[str, Any]) -> None:
-        """Have those that are to hold copies do so, without waiting. `group`: its nodes' actors, None where one is not
-        known yet; `addresses`: of its own servers."""
+        """Have those that are to hold copies do so, without waiting. `group`: its nodes' actors, None where its part
+        does not run yet; `addresses`: of its own servers."""
         if not self._launch.memory_secret:
             return
         self._hear()
@@ -78,12 +88,24 @@ class CopyHolders:
         return {name for names in holders(group, self.members(), copies).values() for name in names} - set(group)
 
     def _tell_members(self, group: Mapping[str, Any]) -> None:
-        """The group's nodes, where others hold copies now. What is lost on the way is told with the next change."""
+        """The group's nodes, where others hold copies now; again what was lost on the way. A part that is still being
+        started keeps nothing of it: it begins with the members of when it was asked to."""
         members = self.members()
-        for name, actor in group.items():
-            if actor is not None and self._told.get(name) != members:
-                actor.members.remote(self._launch.order.origin_epoch, members)
-                self._told[name] = members
+        running = {name: actor for name, actor in group.items() if actor is not None}
+        self._parts = {name: self._parts.get(name) or _Part() for name in running}
+        for name, part in self._parts.items():
+            self._hear_told(part)
+            if part.question is None and part.told != members:
+                part.asked = members
+                part.question = running[name].members.remote(self._launch.order.origin_epoch, members)
+
+    def _hear_told(self, part: _Part) -> None:
+        if part.question is None or not ray_cluster.ready([part.question], 0.0):
+            return
+        question, part.question = part.question, None
+        with suppress(NodeSilent, RuntimeError):
+            ray_cluster.answer(question)
+            part.told = part.asked
 
     def _is_due(self, name: str, now: float) -> bool:
         holder = self._holders.get(name)

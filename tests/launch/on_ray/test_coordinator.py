@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home, self.full, self.failed = home, set[str](), 0
         self.away, self.hung, self.lost = set[str](), set[str](), list[str]()
-        self.killed = Counter[str]()
+        self.killed, self.members_told = Counter[str](), list[str]()
         self.head = threading.Event()
         self.head.set()
         self.pool = ThreadPoolExecutor(16)
@@ -80,6 +81,8 @@ class Cluster:
         if born != self.killed[node]:
             self.lost.append(call.__name__)
             raise NodeSilent("the actor is dead")
+        if call.__name__ == "members":
+            self.members_told.append(node)
         if node in self.away:
             self.lost.append(call.__name__)
             raise NodeSilent("the actor is restarting")
@@ -266,6 +269,24 @@ def test_a_stop_that_an_actor_did_not_hear_keeps_its_grace(cluster: Cluster) -> 
     report = group.stop()
     assert report is not None
     assert (report.kind, report.exit_codes) == (ExitKind.BOUNDARY, (0, 0))
+
+
+def test_a_node_is_told_who_may_hold_copies_once_its_part_runs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, asked_to_stop = threading.Event(), threading.Event()
+    monkeypatch.setattr(pinned_code, "fetch", lambda *given: "n1" in given[-1].parts and fetched.wait(SECONDS))
+    launch = replace(a_launch(cluster, "boundary"), memory_secret=token_hex(32))
+    with ThreadPoolExecutor(1) as pool:
+        report = pool.submit(Coordinator(launch, "test", asked_to_stop).run)
+        wait_for(lambda: cluster.members_told, SECONDS)
+        time.sleep(0.5)
+        assert set(cluster.members_told) == {"n0"}
+        fetched.set()
+        wait_for(lambda: "n1" in cluster.members_told, SECONDS)
+        wait_for(lambda: all(cluster.worker(node) for node in NODES), SECONDS)
+        asked_to_stop.set()
+        assert report.result(SECONDS).kind is ExitKind.BOUNDARY
 
 
 def test_a_part_that_is_given_up_while_its_node_starts_it_begins_no_more(

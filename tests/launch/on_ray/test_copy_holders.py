@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import pytest
 
 from elastic_core.launch.on_ray import copy_holders, ray_cluster
 from elastic_core.launch.on_ray.copy_holders import CopyHolders
-from elastic_core.launch.on_ray.ray_cluster import Head, RayNode
+from elastic_core.launch.on_ray.ray_cluster import Head, NodeSilent, RayNode
 from elastic_core.launch.on_ray.sealed_order import GroupLaunch
 from elastic_core.spec import NodeSpec
 from elastic_core.state.memory_tier.cached_store import holders
 from tests.builders import a_spec
 from tests.launch.builders import order, wait_for
+from tests.launch.on_ray.test_coordinator import answer, ready
+
+TURN_SECONDS = 1.1  # after which it is looked again who is to be told and asked
 
 
 class Cluster:
@@ -38,18 +43,26 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(ray_cluster, "living_nodes", lambda: cluster.nodes)
     monkeypatch.setattr(ray_cluster, "actor_of", lambda *_: None)  # nobody is asked here
+    monkeypatch.setattr(ray_cluster, "ready", ready)
+    monkeypatch.setattr(ray_cluster, "answer", answer)
     return cluster
 
 
 class Actor:
-    """A node's, which only notes who may hold copies."""
+    """A node's, which only notes who may hold copies. `away`: it is just starting again."""
 
     def __init__(self) -> None:
         self.told: list[list[str]] = []
-        self.members = self
+        self.members, self.away = self, False
 
-    def remote(self, _origin_epoch: int, nodes: list[str]) -> None:
+    def remote(self, _origin_epoch: int, nodes: list[str]) -> Future[None]:
         self.told.append(nodes)
+        question = Future[None]()
+        if self.away:
+            question.set_exception(NodeSilent("the actor is restarting"))
+        else:
+            question.set_result(None)
+        return question
 
 
 @pytest.mark.parametrize(
@@ -86,3 +99,23 @@ def test_a_job_that_began_alone_has_its_copies_on_the_node_that_comes_later(
     cluster.have("b", "c")
     wait_for(lambda: holders.wanted(["b"]) == {"c"})
     wait_for(lambda: holders.turn({"b": own}, {}) or own.told == [["b"], ["b", "c"]])
+
+
+def test_who_may_hold_copies_is_told_again_until_it_was_heard(cluster: Cluster) -> None:
+    holders, own = cluster.holders(1, "b"), Actor()
+    own.away = True
+    holders.turn({"b": own}, {})
+    own.away = False
+    wait_for(lambda: holders.turn({"b": own}, {}) or len(own.told) == 2)
+    assert own.told == [["b"], ["b"]]
+
+
+def test_a_part_that_begins_again_is_told_again(cluster: Cluster) -> None:
+    holders, own = cluster.holders(1, "b", "c"), Actor()
+    holders.turn({"b": own}, {})
+    time.sleep(TURN_SECONDS)
+    holders.turn({"b": None}, {})  # it is being started, with a list of its own
+    assert own.told == [["b", "c"]]
+    time.sleep(TURN_SECONDS)
+    holders.turn({"b": own}, {})
+    assert own.told == [["b", "c"]] * 2
