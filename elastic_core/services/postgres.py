@@ -36,7 +36,7 @@ _HALF_MADE = frozenset(
         *("base", "global", "pg_commit_ts", "pg_dynshmem", "pg_hba.conf", "pg_ident.conf", "pg_logical"),
         *("pg_multixact", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat", "pg_stat_tmp"),
         *("pg_subtrans", "pg_tblspc", "pg_twophase", "pg_wal", "pg_xact", "postgresql.auto.conf", "postgresql.conf"),
-        "postmaster.pid",
+        *("postmaster.pid", "PG_VERSION"),
     )
 )
 _NETWORK_RULES = "pg_hba.network.conf"
@@ -59,6 +59,7 @@ class EmbeddedPostgres:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.data = settings.postgres_folder()
+        self._making = settings.home / "postgres.making"  # there while initdb works, and after it was broken off
 
     def program(self) -> Program:
         options = [f"--{name}={value}" for name, value in (_OPTIONS | self._listening()).items()]
@@ -72,13 +73,13 @@ class EmbeddedPostgres:
         )
 
     def initialise(self) -> None:
-        """Make the data folder, once. One that initdb left without PG_VERSION is made anew.
+        """Make the data folder, once. One in which initdb was broken off is made anew.
 
-        Raises `UserError` for one that holds anything else.
+        Raises `UserError` for one without a cluster that holds anything else.
         """
         if os.geteuid() == 0:
             _let_system_user_in(self.data.parent)
-        if not (self.data / "PG_VERSION").exists():
+        if self._making.exists() or not (self.data / "PG_VERSION").exists():
             self._make_data()
         if self.settings.postgres_host:
             rules = self.data / _NETWORK_RULES
@@ -88,6 +89,7 @@ class EmbeddedPostgres:
 
     def _make_data(self) -> None:
         _require_ours(self.data)
+        self._making.touch()  # initdb writes PG_VERSION among its first files
         shutil.rmtree(self.data, ignore_errors=True)
         with tempfile.TemporaryDirectory() as folder:
             password = Path(folder) / "password"
@@ -103,6 +105,7 @@ class EmbeddedPostgres:
                     *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
                 ]
             )
+        self._making.unlink()
 
     def _listening(self) -> dict[str, str]:
         name = self.settings.postgres_host
@@ -245,8 +248,8 @@ def _require_ours(folder: Path) -> None:
     if others:
         raise UserError(
             f"PostgreSQL's data folder {folder} holds {', '.join(others[:5])}{', ...' if others[5:] else ''} and no "
-            "PG_VERSION: it is no cluster, and is left as it is. Set ELASTIC_POSTGRES_DATA to an empty folder, or one "
-            "that does not exist yet, or move away what is in this one"
+            "cluster that initdb has made in full: it is left as it is. Set ELASTIC_POSTGRES_DATA to an empty folder, or "
+            "one that does not exist yet, or move away what is in this one"
         )
 
 

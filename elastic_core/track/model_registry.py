@@ -20,7 +20,7 @@ from mlflow.entities import LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.errors import Conflict, InfrastructureError, UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
@@ -188,33 +188,30 @@ def promote_if_better(
     Equal is not better, and one that was not measured at `metric` is not.
 
     Jobs that register the same model at once are judged against each other: whoever became champion between the look
-    and the move has the alias again, and is measured and compared with, too. (MLflow has no lock to hold: two moves
-    that cross on their way to it, within one request, are settled by the next candidate.)
+    and the move is measured and compared with, too. (MLflow has no lock to hold: of two moves that cross on their way
+    to it, within one request, who sees the other as champion is judged against that.)
     """
     registry, version = open_registry(settings), str(candidate_version)
-    holder = champion(control, settings, name)
-    if holder is not None and holder.version == version:
-        return Decision(promoted=True, reason=f"version {version} of {name} is the champion already", against=version)
+    decision = Decision(promoted=True, reason=f"version {version} of {name} is the champion already", against=version)
     for _ in range(MOST_RIVALS):
-        rival = _NOT_MEASURED
-        if measure is not None and holder is not None and holder.manifest_sha256:
-            rival, seen, holder = measure(holder), holder.version, champion(control, settings, name)
-            if holder is None or holder.version != seen:
-                continue  # measuring takes its time, and another is champion by now
-        decision = judge(version, metric, mode, candidate_metrics, holder, rival.metrics, margin, rival.test)
-        if not decision.promoted:
+        holder, rival = champion(control, settings, name), _NOT_MEASURED
+        if holder is not None and holder.version == version:
             return decision
+        if measure is not None and holder is not None and holder.manifest_sha256:
+            rival, now = measure(holder), champion(control, settings, name)
+            if now is None or now.version != holder.version:
+                continue  # measuring takes its time, and another is champion by now
+        judged = judge(version, metric, mode, candidate_metrics, holder, rival.metrics, margin, rival.test)
+        if not judged.promoted:
+            return judged
         if hold:
             name_challenger(registry, name, version)
-            return decision
-        before = move_champion(registry, name, version).before
-        if before is not None and before not in (version, holder and holder.version):  # champion since we looked
-            move_champion(registry, name, before)  # it stays champion until it was measured and judged, too
-            holder = registered_version(control, name, before)
+            return judged
+        try:
+            move_champion(registry, name, version, instead_of="" if holder is None else holder.version)
+        except Conflict:
             continue
-        holder = champion(control, settings, name)
-        if holder is None or holder.version == version:
-            return decision
+        decision = judged  # unless a move that crossed it on the way is found at the next look
     raise InfrastructureError(
         f"The champion of {name} changed {MOST_RIVALS} times while version {version} was judged. It is tried again."
     )

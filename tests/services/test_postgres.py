@@ -84,21 +84,30 @@ def test_a_folder_with_other_things_than_a_half_made_cluster_is_refused_and_left
     (folder / content).write_text("kept")
     settings = Settings(home=home, postgres_data=folder if chosen else None)
     ensure_secrets(settings)
-    with pytest.raises(UserError, match=rf"{folder} holds {content} and no PG_VERSION.*ELASTIC_POSTGRES_DATA"):
+    with pytest.raises(UserError, match=rf"{folder} holds {content} and no cluster.*ELASTIC_POSTGRES_DATA"):
         EmbeddedPostgres(settings).initialise()
     assert (folder / content).read_text() == "kept"
     assert (folder / "base").is_dir()
 
 
-def test_what_a_broken_off_initdb_leaves_is_made_anew(settings: Settings) -> None:
+@pytest.mark.parametrize("early", [True, False], ids=["before its first file", "after it"])
+def test_what_a_broken_off_initdb_leaves_is_made_anew(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
     ensure_secrets(settings)
     server = EmbeddedPostgres(settings)
-    server.initialise()
-    (server.data / "PG_VERSION").unlink()  # all else that initdb makes
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *_: None)  # as if ended before it could say that all is made
+        server.initialise()
+    if early:
+        (server.data / "PG_VERSION").unlink()
     (server.data / "base" / "half").write_text("made")
     server.initialise()
     assert (server.data / "PG_VERSION").exists()
     assert not (server.data / "base" / "half").exists()
+    (server.data / "base" / "whole").write_text("made")
+    server.initialise()
+    assert (server.data / "base" / "whole").exists(), "a cluster that was made in full stays"
 
 
 @pytest.mark.nightly

@@ -26,7 +26,7 @@ from elastic_core.protocol.process_groups import CODE, PinnedCode
 from elastic_core.protocol.records import DATA_SHA256
 from elastic_core.settings import Settings
 from elastic_core.track.champions.judging import RegisteredVersion, judge
-from elastic_core.track.champions.model_aliases import ChampionMoved, move_champion
+from elastic_core.track.champions.model_aliases import ChampionMoved, former_champion, move_champion
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.champions.registry_api import open_registry
 from elastic_core.track.model_registry import (
@@ -383,6 +383,8 @@ def test_who_became_champion_between_the_look_and_the_move_is_measured_too(train
     assert "maybe by chance" in decision.reason
     assert asked == champions == ["1", "2"], "whoever is measured is champion meanwhile"
     assert champion(trained, settings, name).version == "2"
+    with open_registry(settings) as registry:
+        assert former_champion(registry, name) == "1", "who never was champion is nothing to roll back to"
 
 
 def test_a_candidate_that_somebody_promotes_while_it_is_judged_is_not_judged_against_itself(trained, monkeypatch):
@@ -402,6 +404,14 @@ def test_a_candidate_that_somebody_promotes_while_it_is_judged_is_not_judged_aga
     decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.6})
     assert str(decision) == "version 2 (accuracy 0.6) is better than version 1 (accuracy 0.5): promoted"
     assert champion(trained, settings, name).version == "2"
+
+    def measure(holder: RegisteredVersion) -> Measured:
+        promote(settings, name, "2")
+        return Measured(holder.metrics)
+
+    promote(settings, name, "1")
+    decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.6}, measure)
+    assert (decision.promoted, decision.against) == (True, "2")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import comb, exp, lgamma
+from math import exp, lgamma
 from statistics import median
 
 from sqlalchemy import select, text
@@ -226,9 +226,12 @@ def chance_of(failed: int, jobs: int, failed_there: float, well_there: float) ->
     def log_beta(a: float, b: float) -> float:
         return lgamma(a) + lgamma(b) - lgamma(a + b)
 
+    def log_ways(k: int) -> float:  # to choose k of the jobs: of a thousand jobs more than a float can hold
+        return lgamma(jobs + 1) - lgamma(k + 1) - lgamma(jobs - k + 1)
+
     before = log_beta(failed_there, well_there)
     return sum(
-        comb(jobs, k) * exp(log_beta(failed_there + k, well_there + jobs - k) - before) for k in range(failed, jobs + 1)
+        exp(log_ways(k) + log_beta(failed_there + k, well_there + jobs - k) - before) for k in range(failed, jobs + 1)
     )
 
 

@@ -405,6 +405,11 @@ def test_the_chance_of_as_many_failures_is_a_beta_binomials_tail(
     assert chance_of(failed, jobs, a, b) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+def test_of_thousands_of_jobs_it_is_a_number_too() -> None:
+    assert chance_of(3, 5000, 3 + PRIOR_FAILED, 50_000 + PRIOR_WELL) < 1
+    assert chance_of(2500, 5000, 3 + PRIOR_FAILED, 50_000 + PRIOR_WELL) < CHANCE
+
+
 def ever_blamed(rng: Random, rate: float, there: int, jobs: int = 150) -> bool:
     """Whether a node is, on which so many jobs fail as on the others, asked again with each that does."""
     failed_there, failed = sum(rng.random() < rate for _ in range(there)), 0
