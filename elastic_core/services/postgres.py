@@ -248,7 +248,7 @@ def _require_ours(folder: Path) -> None:
     if others:
         raise UserError(
             f"PostgreSQL's data folder {folder} holds {', '.join(others[:5])}{', ...' if others[5:] else ''} and no "
-            "cluster that initdb has made in full: it is left as it is. Set ELASTIC_POSTGRES_DATA to an empty folder, or "
+            "cluster that initdb has made whole: it is left as it is. Set ELASTIC_POSTGRES_DATA to an empty folder or "
             "one that does not exist yet, or move away what is in this one"
         )
 
