@@ -14,9 +14,14 @@ from sqlalchemy.types import TypeDecorator
 from elastic_core.domain.number_ranges import Within
 
 
+def within(expression: str, range_: Within) -> str:
+    """SQL: whether the number is in its range. NaN is in none: in PostgreSQL it is greater than any number."""
+    return f"{expression} BETWEEN {range_.least!r} AND {range_.most!r}"
+
+
 def believed(expression: str, range_: Within) -> str:
     """SQL: the number, or NULL where it is out of its range."""
-    return f"CASE WHEN {expression} BETWEEN {range_.least!r} AND {range_.most!r} THEN {expression} END"
+    return f"CASE WHEN {within(expression, range_)} THEN {expression} END"
 
 
 def timing(name: str, range_: Within) -> str:

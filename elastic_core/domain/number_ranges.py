@@ -32,8 +32,7 @@ class Within:
 
 COUNT = Within(0, 2**53)  # of samples, steps, bytes: exact as a float. What an integer may be that says nothing else
 AMOUNT = Within(0, 1e18)  # what a float may be that says nothing else
-FEW = Within(0, 2**30)  # slots, or samples of one batch
-SOME = Within(1, 2**30)  # the same of what was measured under them: it is divided by them
+SOME = Within(1, 2**30)  # slots, or samples of one batch, that something was measured under: it is divided by them
 SECONDS = Within(-1e9, 1e9)
 STEP_SECONDS = Within(1e-9, 1e9)  # batches are divided by them
 STEP_SECONDS_OR_NONE = Within(1e-9, 1e9, or_none=True)

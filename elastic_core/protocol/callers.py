@@ -18,6 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 
+HOST_SUFFIX = "@host"  # how the names of operators at the host end, and nobody else's
+
 
 class Way(StrEnum):
     """By which way somebody asked."""
@@ -77,7 +79,7 @@ def at_host(way: Way) -> OnBehalf:
         name = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         name = "unknown"
-    return OnBehalf(way=way, host_user=f"{name}@host")
+    return OnBehalf(way=way, host_user=f"{name}{HOST_SUFFIX}")
 
 
 class Users(Protocol):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
+from elastic_core.protocol.callers import HOST_SUFFIX
 from elastic_core.protocol.tokens import BEFORE, is_placeholder
 from elastic_core.settings import Settings
 
@@ -133,10 +134,10 @@ def airflow_users(settings: Settings) -> dict[str, str]:
 
 def _user(entry: str) -> tuple[str, str]:
     name, _, role = entry.partition(":")
-    if not re.fullmatch(r"[A-Za-z0-9._@-]+", name) or role not in ROLES or name.endswith("@host"):
+    if not re.fullmatch(r"[A-Za-z0-9._@-]+", name) or role not in ROLES or name.endswith(HOST_SUFFIX):
         raise UserError(
             f"ELASTIC_AIRFLOW_USERS: {entry!r} is no user; write name:role, with letters, digits, '.', '_', '@', '-' "
-            f"in the name, which does not end with @host, and as the role one of {', '.join(ROLES)}"
+            f"in the name, which does not end with {HOST_SUFFIX}, and as the role one of {', '.join(ROLES)}"
         )
     return name, role
 

@@ -24,7 +24,7 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
 from elastic_core.errors import Forbidden, InfrastructureError
-from elastic_core.protocol.callers import UNKNOWN_USER, Caller, Way
+from elastic_core.protocol.callers import HOST_SUFFIX, UNKNOWN_USER, Caller, Way
 from elastic_core.spec.user_groups import GroupsFile
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class AirflowUsers:
                 raise InfrastructureError(f"run {run_id!r} of {dag_id!r} is not (or no longer) in Airflow's database")
             name, by = run.triggering_user_name, run.triggered_by
         if by is DagRunTriggeredByType.CLI:  # at the host: whoever may do that is the operator
-            name = name or "unknown"
-            return Caller(name=name if name.endswith("@host") else f"{name}@host", way=Way.CLI, unrestricted=True)
+            name = (name or "unknown").removesuffix(HOST_SUFFIX) + HOST_SUFFIX
+            return Caller(name=name, way=Way.CLI, unrestricted=True)
         return self.named(name or f"dag:{dag_id}", way)
 
     def marked(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Caller:

@@ -315,24 +315,30 @@ def test_champion_is_the_first_then_only_a_better_one(trained):
     assert champion(trained, settings, name).version == "3"
 
 
+def promoted_after_the_next_look(trained: TrainedJob, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Somebody is faster, once: when the champion was looked up, and nothing is moved yet."""
+    kind = type(trained)
+    claimants = kind.jobs_that_registered
+
+    def faster(job: TrainedJob, model: str, looked_up: str):
+        monkeypatch.setattr(kind, "jobs_that_registered", claimants)
+        promote(trained.settings, trained.name, version)
+        return claimants(job, model, looked_up)
+
+    monkeypatch.setattr(kind, "jobs_that_registered", faster)
+
+
 def test_who_became_champion_while_one_was_judged_is_compared_with_too(trained, monkeypatch):
     name, settings = trained.name, trained.settings
     for step, accuracy in ((10, 0.5), (20, 0.9), (30, 0.6), (40, 0.95)):
         trained.checkpoint(step)
         register_model(trained, settings, name, {"accuracy": accuracy})
     promote(settings, name, "1")
-    claimants = type(trained).jobs_that_registered
-
-    def another_job_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
-        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
-        promote(settings, name, "2")
-        return claimants(job, model, version)
-
-    monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+    promoted_after_the_next_look(trained, monkeypatch, "2")
     lesser = promote_if_better(trained, settings, name, "3", "accuracy", "max", {"accuracy": 0.6})
     assert str(lesser) == ("version 3 (accuracy 0.6) is not better than version 2 (accuracy 0.9): the champion stays")
     assert champion(trained, settings, name).version == "2"
-    monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+    promoted_after_the_next_look(trained, monkeypatch, "2")
     promote(settings, name, "1")
     best = promote_if_better(trained, settings, name, "4", "accuracy", "max", {"accuracy": 0.95})
     assert str(best) == "version 4 (accuracy 0.95) is better than version 2 (accuracy 0.9): promoted"
@@ -363,18 +369,13 @@ def test_who_became_champion_between_the_look_and_the_move_is_measured_too(train
         trained.checkpoint(step)
         register_model(trained, settings, name, {"accuracy": 0.1})  # on data that has changed since
     promote(settings, name, "1")
-    asked, champions, claimants = [], [], type(trained).jobs_that_registered
-
-    def another_job_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
-        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
-        promote(settings, name, "2")
-        return claimants(job, model, version)
+    asked, champions = [], []
 
     def measure(holder: RegisteredVersion) -> Measured:
         asked.append(holder.version)
         champions.append(champion(trained, settings, name).version)
         if holder.version == "1":
-            monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+            promoted_after_the_next_look(trained, monkeypatch, "2")
             return Measured({"accuracy": 0.5})
         return Measured({"accuracy": 0.65}, PairedTest(p_value=0.2, alpha=0.05, samples=300))
 
@@ -393,14 +394,7 @@ def test_a_candidate_that_somebody_promotes_while_it_is_judged_is_not_judged_aga
         trained.checkpoint(step)
         register_model(trained, settings, name, {"accuracy": accuracy})
     promote(settings, name, "1")
-    claimants = type(trained).jobs_that_registered
-
-    def somebody_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
-        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
-        promote(settings, name, "2")
-        return claimants(job, model, version)
-
-    monkeypatch.setattr(type(trained), "jobs_that_registered", somebody_is_faster)
+    promoted_after_the_next_look(trained, monkeypatch, "2")
     decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.6})
     assert str(decision) == "version 2 (accuracy 0.6) is better than version 1 (accuracy 0.5): promoted"
     assert champion(trained, settings, name).version == "2"

@@ -13,15 +13,14 @@ from functools import partial
 
 from sqlalchemy import text
 
-from elastic_core.control.believable import timing
+from elastic_core.control.believable import timing, within
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.domain import JobState, Layout, Limits, PlacedSpeed, ProfilePoint, from_json
 from elastic_core.domain.number_ranges import INSTANT, NOISE_SCALE, NORM, STEP_SECONDS
 from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
-TIMED = f"step_seconds BETWEEN {STEP_SECONDS.least!r} AND {STEP_SECONDS.most!r}"
-_NORM = f"{{}} BETWEEN {NORM.least!r} AND {NORM.most!r}"
+TIMED = within("step_seconds", STEP_SECONDS)
 PROFILE = text(f"""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
            o.layout, o.comm,
@@ -53,13 +52,13 @@ PLACED = text(f"""
     GROUP BY o.job_id, l.allocation -> 'stages'
 """)
 
-# NaN is in no range: in PostgreSQL it is greater than any number. The average of larger numbers overflows.
+# The average of larger numbers overflows.
 NOISE = text(f"""
     SELECT wanted.id, avg(o.grad_var) AS var, avg(o.grad_sqr) AS sqr
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     CROSS JOIN LATERAL (
         SELECT grad_var, grad_sqr FROM observations
-        WHERE job_id = wanted.id AND {_NORM.format("grad_var")} AND {_NORM.format("grad_sqr")}
+        WHERE job_id = wanted.id AND {within("grad_var", NORM)} AND {within("grad_sqr", NORM)}
         ORDER BY id DESC LIMIT :window
     ) AS o
     GROUP BY wanted.id

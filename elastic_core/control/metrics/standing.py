@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from elastic_core.control.believable import believed
+from elastic_core.control.believable import believed, within
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.control.metrics import metric_families as families
@@ -61,7 +61,7 @@ _SPEEDS = text(f"""
         ORDER BY step DESC LIMIT 1
     ) o
     WHERE l.released_at IS NULL AND l.fenced_at IS NULL
-      AND o.samples_per_second BETWEEN {AMOUNT.least!r} AND {AMOUNT.most!r} GROUP BY 1
+      AND {within("o.samples_per_second", AMOUNT)} GROUP BY 1
 """)
 _RATES = text("""
     SELECT coalesce(j.spec ->> 'queue', 'default'), sum(n.price_per_slot_hour)

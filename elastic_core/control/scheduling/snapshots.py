@@ -77,6 +77,7 @@ def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
     segments, live = last_segments(tx, active), live_leases(tx, active)
     jobs = {job_id: job for job_id, job in active.items() if _takes_part(segments[job_id], live.get(job_id), tx.now)}
     views, aside = _views(tx, jobs, segments, live, profiles_of)
+    lately = _lately(tx)
     return snapshot(
         views,
         version=scheduling.version,
@@ -84,8 +85,8 @@ def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
         nodes=_without_slots_of(nodes_to_decide_on(tx), [live[job_id] for job_id in aside if job_id in live]),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
-        not_finished=(*sorted({*active} - {view.job_id for view in views}), *_cut_off(tx)),
-        ended=endings(tx, _lately(tx), MOST_CUT_OFF),
+        not_finished=(*sorted({*active} - {view.job_id for view in views}), *_cut_off(tx, lately)),
+        ended=endings(tx, lately, MOST_CUT_OFF),
     )
 
 
@@ -112,9 +113,9 @@ def _lately(tx: Tx) -> ColumnElement[bool]:
     return JobRow.finished_at > min(last, tx.now) - CUT_OFF_SECONDS
 
 
-def _cut_off(tx: Tx) -> tuple[str, ...]:
+def _cut_off(tx: Tx, lately: ColumnElement[bool]) -> tuple[str, ...]:
     """Jobs that were cancelled or have failed lately; of more than `MOST_CUT_OFF` only the latest."""
-    ended = select(JobRow.id).where(JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)), _lately(tx))
+    ended = select(JobRow.id).where(JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)), lately)
     return tuple(tx.session.scalars(ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(MOST_CUT_OFF)))
 
 

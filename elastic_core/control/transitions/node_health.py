@@ -37,6 +37,7 @@ from sqlalchemy import select, text
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import JobRow, LeaseSlotRow, NodeRow, SlotRow
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.callers import HOST_SUFFIX
 from elastic_core.protocol.records import NodeStatus
 
 WINDOW_SECONDS = 86_400.0
@@ -46,7 +47,6 @@ CHANCE = 0.01
 PRIOR_FAILED, PRIOR_WELL = 0.5, 4.5  # jobs of a node's type, before anything is known
 FEWEST_REPORTS, RECENT_REPORTS = 5, 200  # of a lease
 PLATFORM = "the platform"
-AT_HOST = "@host"  # how the names of operators end (`protocol.callers.at_host`)
 MOST_REASON = 1000  # characters
 
 FAILED = text("""
@@ -209,7 +209,7 @@ def _users_among_others(tx: Tx) -> frozenset[str]:
     administers = {group.strip() for group in tx.settings.admin_groups.split(",")}
     entries = (entry.strip().partition(":") for entry in tx.settings.airflow_users.split(","))
     trusted = {None, *(name for name, _, role in entries if role in administers)}
-    return frozenset(user for user in submitters - trusted if not user.endswith(AT_HOST))
+    return frozenset(user for user in submitters - trusted if not user.endswith(HOST_SUFFIX))
 
 
 def is_more_than_chance(failed: int, jobs: int, failed_there: int, there: int) -> bool:
