@@ -23,6 +23,8 @@ from elastic_core.spec import ClusterSpec, JobSpec
 from examples.paced import PacedParams, entry_point, physics
 
 TRACE, TRACE_SEED = "generated", 0
+# What of a node a workload declares; the rest of its fields tell what befell it while jobs ran.
+DECLARED = ("name", "type", "num_slots", "price_per_slot_hour", "present")
 SHORTER = 15.0  # arrivals and work
 SIZE = 4.0  # of every model, relative to its kind's
 UNKNOWN_END_EVERY = 4
@@ -92,8 +94,8 @@ class LiveWorkload:
 
     def fingerprint(self) -> str:
         """Of everything that makes two runs comparable."""
-        nodes = [{key: value for key, value in asdict(node).items() if key != "set_aside"} for node in self.nodes]
-        content = json.dumps([self.name, nodes, [asdict(job) for job in self.jobs]])
+        pool = [{name: getattr(node, name) for name in DECLARED} for node in self.nodes]
+        content = json.dumps([self.name, pool, [asdict(job) for job in self.jobs]])
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def cluster(self) -> ClusterSpec:
