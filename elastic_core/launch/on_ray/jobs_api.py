@@ -6,8 +6,10 @@ imported.
 
 from __future__ import annotations
 
+import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +20,7 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
 
 ANSWER_SECONDS = 30.0
+MOST_OUTPUT_BYTES = 32 * 1024 * 1024  # of a driver that are read: a coordinator prints some 100 KiB
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _EXISTS = "already exists"  # in the error's text: the API has no status of its own for it
 
@@ -99,11 +102,18 @@ class JobsApi:
         return [RayJob.of(job) for job in found if job.get("submission_id")]
 
     def output(self, submission_id: str) -> str:
-        """What the driver has printed; "" where that is not there (any more), as on a node that is gone."""
-        answer = self._send("GET", f"{_path(submission_id)}/logs")
+        """What the driver has printed; "" where that is not there (any more), as on a node that is gone, or is more
+        than any driver of ours prints."""
+        data = bytearray()
+        with self._answers(), self._client.stream("GET", f"{_path(submission_id)}/logs") as answer:
+            for part in answer.iter_bytes():
+                data += part
+                if len(data) > MOST_OUTPUT_BYTES:
+                    return ""
+        self._check_token(answer, data.decode(errors="replace"))
         if answer.status_code != httpx.codes.OK:
             return ""
-        return str(answer.json().get("logs") or "")
+        return str(json.loads(data).get("logs") or "")
 
     def stop(self, submission_id: str) -> None:
         """Have Ray ask a job's driver to end (SIGTERM), without waiting. One that has ended stays as it is."""
@@ -118,20 +128,28 @@ class JobsApi:
             self._require(answer, f"delete {submission_id}")
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
+        with self._answers():
             answer = self._client.request(method, path, **more)
+        self._check_token(answer, answer.text)
+        return answer
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.HTTPError as error:
             raise InfrastructureError(
                 f"Ray does not answer at {self._address} ({type(error).__name__}: {error}); is its head node up, and "
                 "is ELASTIC_RAY_ADDRESS the URL of its dashboard?"
             ) from error
+
+    def _check_token(self, answer: httpx.Response, text: str) -> None:
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise InfrastructureError(
                 f"Ray at {self._address} refuses the token in {self._token_file} ({answer.status_code}: "
-                f"{answer.text[:200]}). Put the token of the cluster there, as its nodes have it in "
+                f"{text[:200]}). Put the token of the cluster there, as its nodes have it in "
                 "RAY_AUTH_TOKEN_PATH, and nothing else"
             )
-        return answer
 
     def _require(self, answer: httpx.Response, what: str) -> httpx.Response:
         if answer.status_code != httpx.codes.OK:

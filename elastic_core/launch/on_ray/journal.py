@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from typing import Any
@@ -17,6 +18,7 @@ from elastic_core.protocol.process_groups import ExitReport
 LOGS = "elastic"  # below Ray's own folder of logs on each node, which its agent serves to who has the token
 MOST_BYTES = 128 * 1024  # that are kept of what a driver has printed which says but one thing, again and again
 _MARK = "elastic-journal "
+_LOG_URL = re.compile(r"https?://[0-9A-Za-z.:\[\]-]+/logs/[0-9A-Za-z._/-]+\.log")
 
 
 def say(kind: str, value: Any) -> None:
@@ -37,11 +39,22 @@ def say_last(kind: str, value: Any) -> None:
 def last(output: str, kind: str) -> Any | None:
     """The value that was said last; None where none was."""
     for line in reversed(output.splitlines()):
-        if line.startswith(_MARK):
-            entry = json.loads(line.removeprefix(_MARK))
-            if entry["kind"] == kind:
-                return entry["value"]
+        entry = _entry(line)
+        if entry.get("kind") == kind:
+            return entry.get("value")
     return None
+
+
+def _entry(line: str) -> dict[str, Any]:
+    """Nothing for a line that `say` did not print, or not to its end: a full disk cuts it, and a job's own code may
+    write to the file that Ray keeps of a driver's output."""
+    if not line.startswith(_MARK):
+        return {}
+    try:
+        entry = json.loads(line.removeprefix(_MARK))
+    except (ValueError, RecursionError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
 
 
 def say_exit(report: ExitReport) -> None:
@@ -49,8 +62,19 @@ def say_exit(report: ExitReport) -> None:
 
 
 def exit_report(output: str) -> ExitReport | None:
+    """That was said last; None where none was, or what was said is none."""
     value = last(output, "exit")
-    return None if value is None else from_json(ExitReport, value)
+    try:
+        return None if value is None else from_json(ExitReport, value)
+    except ValueError:
+        return None
+
+
+def log_urls(output: str) -> list[str]:
+    """Where each rank's log is read, by rank."""
+    value = last(output, "logs")
+    urls = value if isinstance(value, list) else []
+    return urls if all(isinstance(url, str) and _LOG_URL.fullmatch(url) for url in urls) else []
 
 
 def logs_folder(namespace: str, origin_epoch: int) -> str:

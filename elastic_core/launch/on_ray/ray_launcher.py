@@ -173,7 +173,7 @@ class RayLauncher:
         return sorted(((int(match[1]), job) for match, job in found if match), key=lambda known: known[0])
 
     def _log_urls(self, origin_epoch: int) -> list[str]:
-        return journal.last(self._api.output(self._name(origin_epoch)), "logs") or []
+        return journal.log_urls(self._api.output(self._name(origin_epoch)))
 
     def _name(self, origin_epoch: int) -> str:
         return f"{self.settings.ray_namespace}-{origin_epoch}"

@@ -57,8 +57,11 @@ class PoolReports:
         said = journal.last(self._api.output(self._name), "pool")
         if said is None:
             return None
-        nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
-        return RayPool(nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}))
+        try:
+            nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
+            return RayPool(nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}))
+        except (ValueError, LookupError, TypeError) as error:  # somebody wrote into the watch's output
+            raise InfrastructureError(f"what {self._name} said last is no pool: {error}") from error
 
     def first(self, seconds: float) -> RayPool:
         """With a node in it. Raises `InfrastructureError` where that does not come about in time."""
