@@ -31,7 +31,7 @@ def recorded(home: Path) -> dict[str, str]:
         known = json.loads(_file(home).read_text())
     except (OSError, ValueError):
         return {}
-    return {name: str(value) for name, value in known.items()} if isinstance(known, dict) else {}
+    return _settings({name: str(value) for name, value in known.items()}) if isinstance(known, dict) else {}
 
 
 def differences(home: Path, environment: Mapping[str, str]) -> list[str]:
