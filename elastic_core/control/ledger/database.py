@@ -37,6 +37,8 @@ STALE_EPOCH, REGRESS = "EL002", "EL003"  # raised by the ledger's triggers
 RETRIED = ("40001", "40P01")  # serialization failure, deadlock
 MAX_TRIES = 4
 DECIDING = 7023111  # advisory lock: a decision is in flight
+# That whoever decides may be silent: more than a turn, of few answers of a policy, ever takes.
+POLICY_ANSWERS, BESIDES_SECONDS = 10, 120.0
 
 
 @dataclass(slots=True)
@@ -97,12 +99,18 @@ class Tx:
         return lease
 
 
-# The server ends the connection of a host that is gone, or of a process that stands still, and frees its locks: nobody
-# could decide, or commit, before it noticed (two hours, by TCP's own time).
+# The server ends the connection of a host that is gone, or of a process that stands still in a transaction, and frees
+# its locks: nobody could decide, or commit, before it noticed (two hours, by TCP's own time).
 _END_DEAD_CONNECTIONS = """
     SET idle_in_transaction_session_timeout = 60000; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
     SET tcp_keepalives_count = 3
 """
+# And a thread here that waits for a host that is gone is told so: else all of them would stand as long. For libpq,
+# which passes over what does not concern a Unix socket.
+NOTICE_DEAD_SERVER = {
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}  # fmt: skip
 
 
 def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
@@ -110,7 +118,7 @@ def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
     engine = create_engine(
         url, pool_size=20, max_overflow=5, isolation_level="READ COMMITTED", json_serializer=dumps,
         json_deserializer=from_json,  # of an allocation in half the time of the standard library
-        **({} if connect is None else {"creator": connect}),
+        **({"connect_args": NOTICE_DEAD_SERVER} if connect is None else {"creator": connect}),
     )  # fmt: skip
     if connect is None:
         event.listen(engine, "connect", _end_dead_connections)
@@ -208,7 +216,8 @@ class Ledger:
 
     @contextmanager
     def deciding(self) -> Iterator[bool]:
-        """True for the one caller, over all processes, that may decide now. A crash ends it with its connection."""
+        """True for the one caller, over all processes, that may decide now. A crash ends it with its connection, and so
+        does the server where the process stands still."""
         connection, acquired = _with_retries(self._try_deciding)
         try:
             yield acquired
@@ -216,12 +225,17 @@ class Ledger:
             if acquired:
                 with _translated():
                     _scalar(connection, f"SELECT pg_advisory_unlock({DECIDING})")
+                    connection.execute(text("RESET idle_session_timeout"))
             connection.close()
 
     def _try_deciding(self) -> tuple[Connection, bool]:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            return connection, _scalar(connection, f"SELECT pg_try_advisory_lock({DECIDING})")
+            acquired = _scalar(connection, f"SELECT pg_try_advisory_lock({DECIDING})")
+            if acquired:
+                silent = POLICY_ANSWERS * self._settings.decide_seconds + BESIDES_SECONDS
+                connection.execute(text(f"SET idle_session_timeout = {1000 * silent:.0f}"))
+            return connection, acquired
         except BaseException:
             connection.close()
             raise

@@ -20,10 +20,11 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import include_api, json_answer
+from elastic_core.control.rpc.api_v1 import PREFIX, include_api, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
+from elastic_core.control.rpc.peoples_share import PeoplesShare
 from elastic_core.control.rpc.questions_api import questions_router
 from elastic_core.control.rpc.refusals import add_refusals
 from elastic_core.control.rpc.whatif import what_if
@@ -57,6 +58,7 @@ def create_app(
         title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
     )
     add_refusals(app)
+    app.add_middleware(PeoplesShare, prefixes=("/ui/", PREFIX))
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(_trainer_routes(control))
     app.include_router(_ui_routes(control, user_reads, user_writes))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
 
+from elastic_core.control.ledger import database
 from elastic_core.control.ledger.database import Ledger, Tx, open_engine
 from elastic_core.control.ledger.tables import ReaderRow
+from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
 
 
@@ -68,6 +71,49 @@ def test_a_process_that_stands_still_in_a_transaction_holds_its_locks_for_a_minu
     """A host that is gone is noticed by TCP; a Unix socket, as here, has nothing to notice."""
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "1min"
+
+
+def test_a_process_that_stands_still_while_it_decides_holds_nobody_up_for_long(
+    ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BESIDES_SECONDS", 0.2)
+    frozen = Ledger(engine, Settings(decide_seconds=0.001), lambda: 0.0)
+    with pytest.raises(InfrastructureError, match="away or too busy"):
+        stand_still_until_another_decides(frozen, ledger)
+
+
+def stand_still_until_another_decides(frozen: Ledger, other: Ledger) -> None:
+    with frozen.deciding() as acquired:
+        assert acquired
+        assert not decides(other)
+        until = time.monotonic() + 30
+        while not decides(other):
+            assert time.monotonic() < until
+
+
+def decides(ledger: Ledger) -> bool:
+    with ledger.deciding() as acquired:
+        return acquired
+
+
+def test_a_connection_that_has_decided_may_be_idle_as_long_as_any(engine: Engine, ledger: Ledger) -> None:
+    for _ in range(2):
+        assert decides(ledger)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW idle_session_timeout").scalar() == "0"
+
+
+def test_a_thread_that_waits_for_a_host_that_is_gone_is_told_soon() -> None:
+    """On TCP; the tests' own database is reached by a Unix socket."""
+    asked: list[dict[str, object]] = []
+    engine = open_engine("postgresql+psycopg2://nobody@203.0.113.1/ledger")
+    event.listen(engine, "do_connect", lambda dialect, record, args, values: asked.append(values) or object())
+    with suppress(Exception):
+        engine.connect()
+    (values,) = asked
+    assert values["connect_timeout"] <= 10
+    assert values["keepalives_idle"] + values["keepalives_count"] * values["keepalives_interval"] <= 30
+    assert values["tcp_user_timeout"] <= 30_000
 
 
 def test_a_transaction_that_the_server_has_ended_is_made_again(ledger: Ledger, engine: Engine) -> None:

@@ -42,7 +42,7 @@ SEED = 0
 def claim(settings: Settings, now: float) -> bool:
     """Whether a fit is due, and the caller's to do: for the next hour it is nobody's, whatever comes of this one."""
     asked = _asked_file(settings)
-    if asked.exists() and now - asked.stat().st_mtime < EVERY_SECONDS:
+    if asked.exists() and 0 <= now - asked.stat().st_mtime < EVERY_SECONDS:  # later than now: the clock was ahead
         return False
     asked.parent.mkdir(parents=True, exist_ok=True)
     asked.touch()
