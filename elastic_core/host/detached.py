@@ -5,10 +5,13 @@ their clients, and the servers themselves, read from a file of the installation.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+
+from elastic_core.errors import UserError
+from elastic_core.host.secret_files import ensure_secret
+
+LEAST_BYTES = 32  # of a secret that many share
 
 
 def detach() -> Callable[[], None]:
@@ -27,16 +30,16 @@ def detach() -> Callable[[], None]:
 
 
 def shared_secret(path: Path) -> bytes:
-    """The installation's, made by whoever needs it first."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        temporary.touch(mode=0o600)
-        temporary.write_text(secrets.token_urlsafe(48))
-        with suppress(FileExistsError):  # another has just done the same
-            os.link(temporary, path)
-        temporary.unlink()
-    return path.read_bytes()
+    """The installation's, made by whoever needs it first. Raises `UserError` for one that anybody could guess."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ensure_secret(path)
+    secret = path.read_bytes()
+    if len(secret) < LEAST_BYTES:
+        raise UserError(
+            f"the secret in {path} has {len(secret)} bytes, and at least {LEAST_BYTES} are needed: it was cut off. "
+            "Remove it, and a new one is made; servers that began under it end then"
+        )
+    return secret
 
 
 def is_installed(secret_file: Path, secret: bytes) -> bool:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.host.messages import ForkServerProcess
+from elastic_core.host.network.unix_sockets import reachable
 from elastic_core.host.process import FORKED_FROM, ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
-from elastic_core.host.unix_sockets import reachable
 from elastic_core.host.worker_user import execute
 
 FORK_SERVER = (sys.executable, "-m", "elastic_core.launch.fork_server")

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from elastic_core.host.network.unix_sockets import reachable
 from elastic_core.host.process import die_with_parent
-from elastic_core.host.unix_sockets import reachable
 from elastic_core.host.worker_user.dropping import drop
 
 CONNECT_SECONDS = 10.0

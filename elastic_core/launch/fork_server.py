@@ -35,9 +35,9 @@ from typing import Any, NoReturn
 
 from elastic_core.host.fork_client import MAX_REQUEST, SOCKET, Request, fixed_environment
 from elastic_core.host.messages import ForkServerProcess
+from elastic_core.host.network.unix_sockets import reachable
 from elastic_core.host.process import ProcessId, die_with_parent, mark_memory
 from elastic_core.host.rundir import RunDir
-from elastic_core.host.unix_sockets import reachable
 from elastic_core.host.worker_user.dropping import drop
 
 # What may be run, and the function of each that does what `python -m` of it does.

@@ -18,8 +18,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.secret_files import write_secret
 from elastic_core.services import own_health
-from elastic_core.services.secrets import airflow_users, read_secret, write_secret
+from elastic_core.services.secrets import airflow_users, read_secret
 from elastic_core.services.supervision.program import Port, Program
 from elastic_core.settings import Settings
 

@@ -30,12 +30,13 @@ from pydantic import TypeAdapter
 
 from elastic_core.control.ledger import migrations
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError, UserError
+from elastic_core.host.secret_files import write_secret
 from elastic_core.host.worker_user.deep_folders import files_below
 from elastic_core.host.worker_user.foreign_files import ForeignFile, by_descriptor, is_regular, opened_below
 from elastic_core.services import stack as services
 from elastic_core.services.platform import RESTORING, prepare_home
 from elastic_core.services.postgres import EmbeddedPostgres, binary
-from elastic_core.services.secrets import read_secret, write_secret
+from elastic_core.services.secrets import read_secret
 from elastic_core.services.stack import Tell
 from elastic_core.services.supervision.program import Stack, Stage
 from elastic_core.settings import Settings

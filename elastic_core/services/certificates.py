@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.services.secrets import write_secret
+from elastic_core.host.secret_files import write_secret
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:

@@ -23,13 +23,14 @@ from threading import Event, Thread
 from urllib.parse import urlsplit
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.secret_files import write_secret
 from elastic_core.host.this_machine import discover, require_networks
 from elastic_core.logs import get_logger
 from elastic_core.services import platform
 from elastic_core.services.airflow import CELERY_WORKER
 from elastic_core.services.certificates import ensure_certificate
 from elastic_core.services.postgres import EmbeddedPostgres, needed
-from elastic_core.services.secrets import ensure_secrets, read_secret, write_secret
+from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.services.supervision.program import Program
 from elastic_core.services.supervision.supervise import launch_of
 from elastic_core.settings import Settings

@@ -21,7 +21,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.secrets import POSTGRES_ROLES, read_secret, write_secret
+from elastic_core.host.secret_files import write_secret
+from elastic_core.services.secrets import POSTGRES_ROLES, read_secret
 from elastic_core.services.supervision.program import Program
 from elastic_core.services.supervision.supervise import short_folder
 from elastic_core.settings import Settings

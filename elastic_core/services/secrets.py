@@ -6,19 +6,16 @@ No secret goes onto a command line, into a log or into airflow.cfg: Airflow read
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import secrets
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
+from elastic_core.host.secret_files import ensure_secret, random_secret, write_secret
 from elastic_core.protocol.callers import HOST_SUFFIX
 from elastic_core.protocol.tokens import BEFORE, is_placeholder
 from elastic_core.settings import Settings
@@ -26,8 +23,6 @@ from elastic_core.settings import Settings
 ROLES = ("viewer", "user", "op", "admin")  # of Airflow's SimpleAuthManager
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
 SIGNING = ("control", "trainer")
-CLAIM_SECONDS = 10.0  # that one is waited for
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what SMB, exFAT and some of FUSE say to a hard link
 _RANDOM = (
     *("jwt", "airflow_api", "control", "trainer", "metrics", SECRET, "postgres", "redis", "s3"),
     *(f"postgres_{role}" for role in POSTGRES_ROLES),
@@ -43,8 +38,8 @@ def ensure_secrets(settings: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
     for name in _RANDOM:
-        _ensure(settings.secret_file(name), lambda: secrets.token_urlsafe(48))
-    _ensure(settings.secret_file("fernet"), _fernet_key)
+        ensure_secret(settings.secret_file(name))
+    ensure_secret(settings.secret_file("fernet"), _fernet_key)
     _ensure_passwords(settings)
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # another container's, on its way to its name
@@ -91,7 +86,7 @@ def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds
             write_secret(before, f"{now + overlap_seconds:.0f}\n{path.read_text().strip()}")
         else:
             before.unlink(missing_ok=True)
-        write_secret(path, secrets.token_urlsafe(48))
+        write_secret(path, random_secret())
     return made
 
 
@@ -102,19 +97,6 @@ def _overlap(settings: Settings, name: str) -> float:
         return 0.0
     until, _, secret = before.read_text().partition("\n")
     return 0.0 if secret.strip() == read_secret(settings, name) else float(until)
-
-
-def write_secret(path: Path, value: str) -> None:
-    """Replace a secret, whole or not at all."""
-    os.replace(_written(path, value), path)
-
-
-def _written(path: Path, value: str) -> str:
-    """A new file beside `path`, of mode 0600 from its first moment."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(fd, "w") as file:
-        file.write(value)
-    return temporary
 
 
 def read_secret(settings: Settings, name: str) -> str:
@@ -166,44 +148,6 @@ def _ensure_passwords(settings: Settings) -> None:
     missing = [name for name in airflow_users(settings) if name not in known]
     if missing:
         write_secret(path, json.dumps({**known, **{name: secrets.token_urlsafe(12) for name in missing}}))
-
-
-def _ensure(path: Path, make: Callable[[], str]) -> None:
-    """Containers of one home start at once: whoever is first has made it, and the others take that."""
-    if path.exists():
-        return
-    temporary = _written(path, make())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        _put_by_claim(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _put_by_claim(temporary: str, path: Path) -> None:
-    """Where there are no hard links. By a claim: a file of the secret's name could be read before it is written."""
-    claim, until = path.with_name(f".{path.name}.claim"), time.monotonic() + CLAIM_SECONDS
-    while not path.exists():
-        try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            if time.monotonic() > until:
-                raise InfrastructureError(
-                    f"{claim} says that another process makes the secret {path.name}, and in {CLAIM_SECONDS:g} s there "
-                    "is none. If that process was killed, remove the claim"
-                ) from None
-            time.sleep(0.05)
-            continue
-        try:
-            if not path.exists():  # made between the look and the claim
-                os.replace(temporary, path)
-        finally:
-            claim.unlink()
 
 
 def _fernet_key() -> str:

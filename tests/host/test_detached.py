@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from elastic_core.errors import UserError
 from elastic_core.host.detached import is_installed, shared_secret
 
 SERVER = """
@@ -29,6 +33,21 @@ def test_all_who_ask_first_get_the_same_secret_which_nobody_else_may_read(tmp_pa
     assert len(path.read_bytes()) >= 48
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["memory"], "no half of it is left"
+
+
+def test_without_hard_links_there_is_one_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(source: str, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, str(target))
+
+    monkeypatch.setattr(os, "link", refused)
+    test_all_who_ask_first_get_the_same_secret_which_nobody_else_may_read(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [b"", b"x" * 31])
+def test_one_that_was_cut_off_is_refused(tmp_path: Path, cut: bytes) -> None:
+    (tmp_path / "memory").write_bytes(cut)
+    with pytest.raises(UserError, match=rf"has {len(cut)} bytes, and at least 32 are needed.*Remove it"):
+        shared_secret(tmp_path / "memory")
 
 
 def test_an_installation_whose_secret_is_gone_or_another_is_there_no_more(tmp_path: Path) -> None:

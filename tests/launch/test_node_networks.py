@@ -18,10 +18,10 @@ import pytest
 from elastic_core.errors import UserError
 from elastic_core.host.network import namespaces
 from elastic_core.host.network.interfaces import interface_of
+from elastic_core.host.network.unix_sockets import name_for_life
 from elastic_core.host.process import ProcessId, children
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import require_networks
-from elastic_core.host.unix_sockets import name_for_life
 from elastic_core.host.workers import CONTROL_SOCKET
 from elastic_core.launch import control_relay
 from elastic_core.launch.local import LocalLauncher

@@ -12,8 +12,9 @@ import httpx
 from sqlalchemy import create_engine, text
 
 from elastic_core.host.mlflow_access import ADMIN
+from elastic_core.host.secret_files import write_secret
 from elastic_core.services.platform import platform_stack, prepare_home, service_environment, service_settings
-from elastic_core.services.secrets import admin_password, write_secret
+from elastic_core.services.secrets import admin_password
 from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE, free_ports
 

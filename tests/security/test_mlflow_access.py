@@ -22,7 +22,8 @@ import httpx
 import pytest
 
 from elastic_core.host.mlflow_access import SERVICE_USER, authorization
-from elastic_core.services.secrets import read_secret, write_secret
+from elastic_core.host.secret_files import write_secret
+from elastic_core.services.secrets import read_secret
 from elastic_core.track.mlflow_client import open_client
 from tests.security.mlflow_process import CANARY, MlflowProcess, create
 

@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.secrets import (
-    admin_password,
-    airflow_users,
-    ensure_secrets,
-    read_secret,
-    user_password,
-    write_secret,
-)
+from elastic_core.host.secret_files import write_secret
+from elastic_core.services.secrets import admin_password, airflow_users, ensure_secrets, read_secret, user_password
 from elastic_core.settings import Settings
 
 
@@ -83,7 +77,7 @@ def test_without_hard_links_processes_at_once_have_the_same(tmp_path: Path, no_l
 def test_a_claim_that_nobody_makes_good_is_named(
     tmp_path: Path, no_links: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_core.services.secrets.CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr("elastic_core.host.secret_files.CLAIM_SECONDS", 0.1)
     (tmp_path / "secrets").mkdir()
     claim = tmp_path / "secrets" / ".jwt.claim"
     claim.touch()

@@ -1,3 +1,3 @@
 """Where a node is on the network: its address, the interface that has it, and the namespace that stands for another
-host. Standard library only: agents import this.
+host; and sockets within this one. Standard library only: agents import this.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
-from elastic_core.host.unix_sockets import reachable
+from elastic_core.host.network.unix_sockets import reachable
 from elastic_core.state.memory_tier.channel import closing_on_error
 
 

@@ -32,9 +32,9 @@ from elastic_core.domain import Slot
 from elastic_core.host.exits import ExitCode, exit_code
 from elastic_core.host.messages import ServingState, WorkerError, WorkerSettings
 from elastic_core.host.network.interfaces import LOOPBACK
+from elastic_core.host.network.unix_sockets import name_for_life
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
-from elastic_core.host.unix_sockets import name_for_life
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
 from elastic_core.train.lease.lease_heartbeat import Connect

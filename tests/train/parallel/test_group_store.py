@@ -14,7 +14,7 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistNetworkError, DistStoreError
 
-from elastic_core.host.unix_sockets import reachable
+from elastic_core.host.network.unix_sockets import reachable
 from elastic_core.state.memory_tier.channel import MAC, NONCE
 from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
 from elastic_core.train.parallel.store_doors import UnixDoor
