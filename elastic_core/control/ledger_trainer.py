@@ -52,6 +52,22 @@ class LedgerTrainer:
         self._claims = claims
         self._sent_at = sent_at
 
+    @property
+    def job_id(self) -> str:
+        return self._claims.job_id
+
+    @property
+    def identity(self) -> tuple[str, bool]:
+        """Its job's processes, or the agents that watch them: over all segments."""
+        return self._claims.job_id, self._claims.agent
+
+    def check_may(self, method: str) -> None:
+        """What each method checks itself, ahead, of who asks it. Raises `Unauthorized`."""
+        if method == "exited":
+            check_agent(self._claims)
+        else:
+            check_trainer(self._claims, self._ledger.clock())
+
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check(beat)
         answer, due = self._ledger.write(

@@ -25,6 +25,7 @@ from elastic_core.domain.exact_run import (
     ExchangeFallback,
 )
 from elastic_core.domain.json_values import (
+    first_problems,
     from_json,
     to_json,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "ThroughputModel",
     "WorkForecast",
     "WorkLeft",
+    "first_problems",
     "from_json",
     "kind_of_work",
     "segment_id_of",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from elastic_core.domain import to_json
+from elastic_core.domain import first_problems, to_json
 from elastic_core.errors import UserError
 
 HOST_SUFFIX = "@host"  # how the names of operators at the host end, and nobody else's
@@ -67,7 +67,9 @@ class OnBehalf:
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
-            raise UserError(f"the header that says for whom a request acts cannot be read: {error}") from error
+            raise UserError(
+                f"the header that says for whom a request acts cannot be read: {first_problems(error)}"
+            ) from None
 
 
 _ADAPTER = TypeAdapter(OnBehalf)

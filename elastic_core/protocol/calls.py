@@ -14,10 +14,14 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from elastic_core.domain import first_problems
 from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, UserError
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.service import ServiceControl
-from elastic_core.protocol.trainer import TrainerControl
+from elastic_core.protocol.trainer import MOST_ENTRIES, TrainerControl, check_count
+from elastic_core.text import shortened
+
+_BEFORE_VALUES = (b",", b"[", b"{")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,15 @@ class Method:
     def encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
         return dumps(_plain(arguments)).encode()
 
-    def decode_arguments(self, body: bytes) -> dict[str, Any]:
-        """Raises `UserError` naming every argument that is wrong."""
+    def decode_arguments(self, body: bytes, most_values: int | None = None) -> dict[str, Any]:
+        """Raises `UserError` naming what is wrong, of much of it the first.
+
+        `most_values`: more of them are not read. What stands before values is counted, in texts as well.
+        """
+        if most_values is not None and (values := sum(map(body.count, _BEFORE_VALUES))) > most_values:
+            raise UserError(
+                f"the body of {self.name!r} has {values} values; allowed are {most_values}: send less at once"
+            )
         try:
             plain = loads(body or b"{}")
         except ValueError as error:
@@ -40,12 +51,15 @@ class Method:
         if not isinstance(plain, dict) or not self.required <= names <= self.parameters.keys():
             raise UserError(
                 f"{self.name!r} takes a JSON object with {sorted(self.parameters)}, of which {sorted(self.required)} "
-                f"are needed; got {sorted(names) or type(plain).__name__}"
+                f"are needed; got {shortened(str(sorted(names)), 200) if names else type(plain).__name__}"
             )
+        for name, value in plain.items():
+            if name in MOST_ENTRIES and isinstance(value, list):
+                check_count(name, len(value), MOST_ENTRIES[name])
         try:
             return {name: _adapter(self.parameters[name]).validate_python(value) for name, value in plain.items()}
         except ValidationError as error:
-            raise UserError(f"{self.name!r} was called with wrong values: {error}") from error
+            raise UserError(f"{self.name!r} was called with wrong values: {first_problems(error)}") from None
 
     def encode_result(self, result: Any) -> bytes:
         return dumps(_plain(result)).encode()

@@ -31,6 +31,10 @@ MOST_NOTES, NOTE_CHARACTERS = 20, 2_000  # of one commit, and of each note
 MOST_FIGURES = 1_000  # metrics, or timings
 MOST_FINGERPRINT_BYTES = 8 * 2**20  # as JSON: of 1,000 ranks that each name an object a pass (audit: full), 40 passes
 MOST_URI = 1_024  # characters
+MOST_OBSERVATIONS = 1_000  # of one call
+MOST_OBSERVED = 20_000  # in them: metrics, stages and exchanges
+MOST_ENTRIES = {"observations": MOST_OBSERVATIONS, "slots": MOST_SLOTS}  # of an argument, before each is looked at
+MOST_VALUES = 200_000  # of one message as JSON, whatever its method: more than any of these bounds lets through
 
 
 class Directive(StrEnum):
@@ -112,7 +116,7 @@ def check_commit(commit: Commit) -> None:
     """Raises `UserError` for texts and maps that are larger than any job needs."""
     _check_text("uri", commit.uri, MOST_URI)
     _check_text("manifest_sha256", commit.manifest_sha256)
-    _check_count("notes", len(commit.notes), MOST_NOTES)
+    check_count("notes", len(commit.notes), MOST_NOTES)
     for note in commit.notes:
         _check_text("a note", note, NOTE_CHARACTERS)
     _check_figures("metrics", commit.metrics)
@@ -131,24 +135,32 @@ def check_commit(commit: Commit) -> None:
 
 
 def check_observations(observations: Sequence[Observation]) -> None:
-    """As `check_commit`, of each of them."""
+    """As `check_commit`, of each of them, and how much they are together."""
+    check_count("observations", len(observations), MOST_OBSERVATIONS)
+    check_count("what was observed", sum(map(figures_in, observations)), MOST_OBSERVED)
     for one in observations:
         _check_text("type", one.type)
         _check_text("comm", one.comm)
         _check_figures("metrics", one.metrics)
-        _check_count("stages", len(one.stages), MOST_SLOTS)
-        _check_count("exchanges", len(one.exchanges), MOST_LISTED)
+        check_count("stages", len(one.stages), MOST_SLOTS)
+        check_count("exchanges", len(one.exchanges), MOST_LISTED)
         for figures in one.exchanges:
             _check_text("algorithm", figures.algorithm)
 
 
+def figures_in(observation: Observation) -> int:
+    """What of it may be many: see `MOST_OBSERVED`."""
+    return len(observation.metrics) + len(observation.stages) + len(observation.exchanges)
+
+
 def _check_figures(name: str, figures: Mapping[str, float]) -> None:
-    _check_count(name, len(figures), MOST_FIGURES)
+    check_count(name, len(figures), MOST_FIGURES)
     for key in figures:
         _check_text(f"a name in {name}", key)
 
 
-def _check_count(name: str, count: int, most: int) -> None:
+def check_count(name: str, count: int, most: int) -> None:
+    """Raises `UserError` for more entries than are allowed."""
     if count > most:
         raise UserError(f"{name} has {count} entries; allowed are {most}: send fewer")
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
+from elastic_core.domain import first_problems
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec
@@ -272,9 +273,8 @@ def _validated(kind: type[BaseModel], spec: JobSpec) -> BaseModel:
     try:
         return kind.model_validate(spec.params)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors())
         raise UserError(
-            f"The parameters do not fit {spec.entry_point!r}: {faults}. "
+            f"The parameters do not fit {spec.entry_point!r}: {first_problems(error)}. "
             f"It takes: {', '.join(kind.model_fields) or 'none'}."
         ) from error
 

@@ -67,6 +67,23 @@ def test_an_observation_of_more_than_any_job_needs_is_refused_in_words(
         plane.trainer(order.token).observe([an_observation(1, order, **more)])
 
 
+@pytest.mark.parametrize(
+    ("count", "metrics", "says"),
+    [
+        (1_001, 0, "observations has 1001 entries; allowed are 1000: send fewer"),
+        (21, 1_000, "what was observed has 21000 entries; allowed are 20000: send fewer"),
+    ],
+)
+def test_more_observations_at_once_than_any_outage_leaves_are_refused_in_words(
+    plane: Plane, count: int, metrics: int, says: str
+) -> None:
+    order = plane.life().start()
+    told = [an_observation(step, order, metrics={str(n): 0.0 for n in range(metrics)}) for step in range(count)]
+    with pytest.raises(UserError, match=says):
+        plane.trainer(order.token).observe(told)
+    plane.trainer(order.token).observe(told[: 20 if metrics else 1_000])
+
+
 def test_a_corrupt_checkpoint_is_passed_over_however_much_there_is_to_say_of_it(plane: Plane) -> None:
     life = plane.life()
     order = life.start()

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.cross_site import refuse_other_sites
-from elastic_core.domain import to_json
+from elastic_core.domain import first_problems, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
@@ -179,8 +179,7 @@ def parsed(body: bytes, model: type[B]) -> B:
     try:
         return model.model_validate(loads(body or b"{}"))
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in error.errors())
-        raise UserError(f"the body of the request is wrong: {'; '.join(problems)}") from error
+        raise UserError(f"the body of the request is wrong: {first_problems(error)}") from None
     except ValueError as error:
         raise UserError(f"the body of the request is no JSON object: {error}") from error
 

@@ -2,18 +2,18 @@
 
 - `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC). Where the request says
   for whom it acts, it has no more rights than they.
-- `POST /trainer/<method>`: the processes of one segment, and the agent that watches them; a bearer token each.
+- `POST /trainer/<method>`: the processes of one segment, and the agent that watches them (`rpc.trainer_api`).
 - `GET /metrics`: a server of Prometheus; a bearer token of its own.
 - `/ui/...` and `/api/v1/...`: people, behind Airflow's own login; the plugin brings what checks their roles.
 
-Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop.
+Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop; what
+trainers ask has threads of its own.
 `/api/v1` has an OpenAPI description (`rpc.api_v1`); of the others the contract is `elastic_core.protocol`.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -21,27 +21,26 @@ from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, include_api, json_answer
+from elastic_core.control.rpc.contract_calls import answer, find_method, read_body
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.rpc.peoples_share import PeoplesShare
 from elastic_core.control.rpc.questions_api import questions_router
 from elastic_core.control.rpc.refusals import add_refusals
+from elastic_core.control.rpc.trainer_api import trainer_router
 from elastic_core.control.rpc.whatif import what_if
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
-from elastic_core.domain.number_ranges import INSTANT
-from elastic_core.errors import NotFound, Unauthorized, UserError
+from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.encoding import loads
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
-from elastic_core.protocol.trainer import SENT_AT_HEADER
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
-MAX_REPORT_BODY = 16 * 2**20  # observations, commits, what a host says of its process groups
-REPORTS = frozenset({"observe", "commit", "reconcile", "swept", "record_results", "set_cluster", "submit", "exited",
-                     "process_group_gone"})  # fmt: skip
+MAX_REPORT_BODY = 16 * 2**20  # what a host says of its process groups
+REPORTS = frozenset({"reconcile", "swept", "record_results", "set_cluster", "submit", "process_group_gone"})
 Dependency = Callable[..., Any]
 
 
@@ -60,7 +59,7 @@ def create_app(
     add_refusals(app)
     app.add_middleware(PeoplesShare, prefixes=("/ui/", PREFIX))
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
-    app.include_router(_trainer_routes(control))
+    app.include_router(trainer_router(control))
     app.include_router(_ui_routes(control, user_reads, user_writes))
     app.include_router(metrics_router(control.meter, metrics_token))
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
@@ -78,24 +77,10 @@ async def _plain_path(request: Request) -> None:
 async def _body(request: Request) -> bytes:
     """Read before any signature is checked, hence no longer than what the route may need."""
     name = request.path_params.get("name")
-    most = MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise UserError(f"the body has more than {most} bytes, which is the most for this route; send less at once")
-    return bytes(body)
+    return await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
 
 
 Body = Annotated[bytes, Depends(_body)]
-
-
-def _call(methods: Mapping[str, calls.Method], target: Any, name: str, body: bytes) -> Response:
-    method = methods.get(name)
-    if method is None:
-        raise NotFound(f"the control API has no method {name!r}; there are {', '.join(sorted(methods))}")
-    result = getattr(target, name)(**method.decode_arguments(body))
-    return Response(method.encode_result(result), media_type="application/json")
 
 
 def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
@@ -111,7 +96,8 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users)
         caller = caller_of(OnBehalf.of_header(on_behalf), users) if on_behalf else None
         if caller is not None:
             check_method(caller, name)
-        return _call(calls.service_methods(), control.acting(caller), name, body)
+        method = find_method(calls.service_methods(), name)
+        return answer(method, control.acting(caller), method.decode_arguments(body))
 
     return router
 
@@ -122,35 +108,6 @@ def _target(scope: Scope) -> str:
     path = path.removeprefix(scope.get("root_path", ""))
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path
-
-
-def _sent_at(request: Request) -> float | None:
-    told = request.headers.get(SENT_AT_HEADER)
-    if told is None:
-        return None
-    try:
-        at = float(told)
-    except ValueError:
-        at = math.nan
-    if not INSTANT.holds(at):
-        raise UserError(f"the header {SENT_AT_HEADER!r} is {told[:40]!r}: it is the sender's Unix time in seconds")
-    return at
-
-
-def _trainer_routes(control: LedgerControl) -> APIRouter:
-    async def bearer(request: Request) -> Any:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise Unauthorized("a trainer's request needs the header 'Authorization: Bearer <token of its order>'")
-        return control.trainer(token, _sent_at(request))
-
-    router = APIRouter()
-
-    @router.post("/trainer/{name}")
-    def trainer(name: str, target: Annotated[Any, Depends(bearer)], body: Body) -> Response:
-        return _call(calls.trainer_methods(), target, name, body)
-
-    return router
 
 
 def _ui_routes(control: LedgerControl, user_reads: Dependency, user_writes: Dependency) -> APIRouter:

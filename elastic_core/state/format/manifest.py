@@ -25,7 +25,7 @@ import google_crc32c
 from pydantic import ValidationError
 
 from elastic_core.crashing import crash_here
-from elastic_core.domain import Layout, from_json, to_json
+from elastic_core.domain import Layout, first_problems, from_json, to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.layout.boxes import Box, tiling_fault
 from elastic_core.state.layout.dtypes import itemsize
@@ -284,7 +284,9 @@ def _decode(uri: str, content: bytes) -> _Document:
     try:
         document = from_json(_Document, body)
     except ValidationError as error:
-        raise CorruptCheckpoint(f"Checkpoint {uri}: {MANIFEST} is not of format version 1: {error}") from error
+        raise CorruptCheckpoint(
+            f"Checkpoint {uri}: {MANIFEST} is not of format version 1: {first_problems(error)}"
+        ) from None
     if (document.format, document.version) != (FORMAT, FORMAT_VERSION):
         raise CorruptCheckpoint(
             f"Checkpoint {uri}: {MANIFEST} says format {document.format!r} version {document.version}, "

@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from elastic_core import domain
-from elastic_core.domain import Slot, from_json, to_json
+from elastic_core.domain import Slot, first_problems, from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.state.layout.boxes import Box
+from elastic_core.text import shortened
 
 PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
 AXES = (PIPELINE, DATA, TENSOR)  # tensor-parallel ranks are neighbours: they talk most, and share a node first
@@ -217,7 +218,8 @@ def layout_from_json(value: Any) -> StateLayout:
             tuple(from_json(Slot, slot) for slot in value["slots"]),
         )
     except (ValidationError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UserError(f'This is no layout of a state, as a manifest holds it under "layout": {error!r}') from error
+        why = first_problems(error) if isinstance(error, ValidationError) else shortened(repr(error), 200)
+        raise UserError(f'This is no layout of a state, as a manifest holds it under "layout": {why}') from None
 
 
 def _part(name: str, length: int, split: Split, parts: int, index: int) -> tuple[int, int]:

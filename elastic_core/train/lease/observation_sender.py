@@ -12,7 +12,7 @@ from collections import deque
 
 from elastic_core.domain import Observation
 from elastic_core.errors import ElasticError, InfrastructureError
-from elastic_core.protocol.trainer import TrainerControl
+from elastic_core.protocol.trainer import MOST_OBSERVATIONS, MOST_OBSERVED, TrainerControl, figures_in
 from elastic_core.train.lease.lease_heartbeat import LeaseHeartbeat
 
 _QUEUE = 1000
@@ -56,10 +56,7 @@ class ObservationSender:
                 self._changed.wait_for(lambda: self._queue or self._closed.is_set())
                 if self._closed.is_set():
                     return
-                trainer = self._queue[0][0]
-                batch = [observation for owner, observation in self._queue if owner is trainer]
-                later = [item for item in self._queue if item[0] is not trainer]
-                self._queue = deque(later, maxlen=_QUEUE)
+                trainer, batch = self._take_first()
                 self._in_flight = True
             unsent = self._send_batch(trainer, batch)
             with self._changed:
@@ -68,6 +65,17 @@ class ObservationSender:
                 self._changed.notify_all()
             if unsent:
                 self._closed.wait(self._heartbeat.interval)
+
+    def _take_first(self) -> tuple[TrainerControl, list[Observation]]:
+        """Those at the queue's head that have one sender, as many as one call may hold."""
+        sender, first = self._queue.popleft()
+        batch, figures = [first], figures_in(first)
+        while self._queue and self._queue[0][0] is sender and len(batch) < MOST_OBSERVATIONS:
+            figures += figures_in(self._queue[0][1])
+            if figures > MOST_OBSERVED:
+                break
+            batch.append(self._queue.popleft()[1])
+        return sender, batch
 
     def _send_batch(self, trainer: TrainerControl, batch: list[Observation]) -> list[Observation]:
         """What has to be sent again."""

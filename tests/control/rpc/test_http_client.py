@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Response
 
+from elastic_core.control.rpc.trainer_api import TooManyAtOnce
 from elastic_core.errors import InfrastructureError, Unauthorized, UserError
+from elastic_core.protocol import calls
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from tests.builders import CONTROL_SECRET
 from tests.control.serving import served
@@ -50,6 +52,14 @@ def test_it_asks_again_while_the_api_starts(clients: list[Any]) -> None:
         assert a_client(url, clients).jobs() == []
     assert len(app.bodies) == 4
     assert len({headers["x-elastic-signature"] for _, headers in app.bodies}) == 4  # each try is signed anew
+
+
+def test_a_trainer_that_asked_too_much_at_once_asks_again(clients: list[Any]) -> None:
+    app = Moody((429, calls.encode_error(TooManyAtOnce("5 requests are under way")).decode()), (200, "null"))
+    with served(app) as url:
+        clients.append(HttpTrainer(url, "token", patience_seconds=5))
+        clients[-1].observe([])
+    assert [path for path, _ in app.bodies] == 2 * ["/trainer/observe"]
 
 
 def test_it_gives_up_in_bounded_time_and_says_what_was_said(clients: list[Any]) -> None:

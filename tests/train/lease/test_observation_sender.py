@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from elastic_core.domain import Observation
 from elastic_core.errors import Conflict, InfrastructureError
+from elastic_core.protocol.trainer import check_observations
 from tests.train.ledger import FolderLedger
 
 
@@ -54,3 +56,23 @@ def test_refused_observations_are_dropped_and_those_not_taken_are_kept(ledger, s
     link.observations.add(observation(1))
     assert link.observations.flush(5.0)
     assert len(ledger.observations()) == (0 if isinstance(error, Conflict) else 1)
+
+
+def test_what_waited_out_an_outage_goes_out_in_calls_that_the_control_plane_takes(ledger, start_link):
+    calls: list[int] = []
+
+    class Counts(FolderLedger):
+        def observe(self, observations):
+            check_observations(observations)
+            super().observe(observations)
+            calls.append(len(observations))
+
+    ledger.set(away=True)
+    link, *_ = start_link(lambda token: Counts(ledger.folder, token))
+    for step in range(100):
+        link.observations.add(replace(observation(step), metrics={str(n): 0.0 for n in range(1_000)}))
+    ledger.set(away=False)
+    assert link.observations.flush(30.0)
+    assert [one.step for one in ledger.observations()] == list(range(100))
+    assert sum(calls) == 100
+    assert max(calls) == 20
