@@ -14,7 +14,7 @@ from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions import endings, node_health, progress
-from elastic_core.control.transitions.commits import OrderOf
+from elastic_core.control.transitions.commits import OrderOf, check_final
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
 from elastic_core.crashing import crash_here
@@ -93,7 +93,9 @@ class LedgerTrainer:
             commit = commit.timed_by(self._ledger.clock(), self._sent_at)
         if not commit.final:
             return self._ledger.write(lambda tx: make_commit(tx, self._order_of(None), self._claims, commit))
-        is_to_be_decided, loss = (False, None) if commit.finished else self._ledger.read(self._before_boundary)
+        is_to_be_decided, loss = (
+            (False, None) if commit.finished else self._ledger.read(lambda tx: self._before_boundary(tx, commit))
+        )
         if is_to_be_decided:
             # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
             # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
@@ -123,12 +125,18 @@ class LedgerTrainer:
     def _order_of(self, exact_loss: ExactLoss | None) -> OrderOf:
         return partial(launch_order, tokens=self._tokens, exact_loss=exact_loss)
 
-    def _before_boundary(self, tx: Tx) -> tuple[bool, ExactLoss | None]:
-        """Whether it has yet to be decided what the job gets, and what an order for it takes long to find out."""
+    def _before_boundary(self, tx: Tx, commit: Commit) -> tuple[bool, ExactLoss | None]:
+        """Whether it has yet to be decided what the job gets, and what an order for it takes long to find out.
+
+        Raises what the commit would, where it would be decided on: a decision is everybody's.
+        """
         segment = tx.session.get(SegmentRow, self._claims.segment_id)
         if segment is None or not SegmentState(segment.state).open:
             return False, None
-        return not is_planned(tx, segment), exact_loss_of(tx, self._claims.job_id)
+        planned = is_planned(tx, segment)
+        if not planned:
+            check_final(tx, self._claims, commit)
+        return not planned, exact_loss_of(tx, self._claims.job_id)
 
     @staticmethod
     def _try_to_decide(decision: Any) -> None:

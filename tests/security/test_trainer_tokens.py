@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import create_engine, select, text
 
 from elastic_core.control.ledger.tables import Base
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState
-from elastic_core.errors import ElasticError, Fenced
+from elastic_core.errors import Conflict, ElasticError, Fenced, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.tokens import TOKEN_SECONDS, TrainerTokens
@@ -54,6 +54,15 @@ class Scene:
                         rows.append(f"{table.name} {sorted(values.items(), key=str)}")
         engine.dispose()
         return sorted(rows)
+
+    def decided(self) -> tuple[int, int]:
+        """How many scheduling events there were, and decisions."""
+        engine = create_engine(self.url)
+        with engine.connect() as connection:
+            version = connection.execute(text("SELECT version FROM scheduling")).scalar_one()
+            decisions = connection.execute(text("SELECT count(*) FROM decisions")).scalar_one()
+        engine.dispose()
+        return version, decisions
 
 
 @pytest.fixture
@@ -114,6 +123,48 @@ def test_a_token_that_is_not_the_one_in_force_changes_nothing(
     with suppress(ElasticError):  # but a heartbeat is told in its answer, and of its own job another token may speak
         METHODS[method](scene.control.trainer(wrong), scene.order, scene.checkpoint)
     assert scene.rows() == before
+
+
+@pytest.mark.parametrize("token", [expired, stale, of_another_segment, forged])
+def test_a_boundary_that_its_token_cannot_commit_is_not_decided_on(scene: Scene, token: Callable[[Scene], str]) -> None:
+    wrong = token(scene)
+    before = scene.rows(), scene.decided()
+    with pytest.raises(ElasticError):
+        scene.control.trainer(wrong).commit(a_commit(scene.order, 99, final=True))
+    assert (scene.rows(), scene.decided()) == before
+
+
+@pytest.mark.parametrize(
+    ("step", "more", "says"),
+    [
+        (9, {"uri": "job-a/elsewhere"}, "allowed is .*write the checkpoint there"),
+        (9, {"uri": "job-b/lineage-0/step-0000000009-epoch-1-0"}, "outside the job's own prefix"),
+        (3, {}, "regress: step 3 .*only goes back by a rollback"),
+        (9, {"samples": 40}, "regress: step 9 .40 samples. after step 4 .40 samples."),
+    ],
+)
+def test_a_boundary_that_cannot_be_committed_as_it_is_told_is_not_decided_on(
+    scene: Scene, step: int, more: dict[str, Any], says: str
+) -> None:
+    before = scene.rows(), scene.decided()
+    with pytest.raises(UserError, match=says):
+        scene.control.trainer(scene.order.token).commit(a_commit(scene.order, step, final=True, **more))
+    assert (scene.rows(), scene.decided()) == before
+    scene.control.trainer(scene.order.token).commit(a_commit(scene.order, 9, final=True))
+    assert scene.decided() > before[1]
+
+
+def test_a_boundary_at_the_checkpoint_of_before_is_decided_on_if_it_is_the_last(scene: Scene) -> None:
+    trainer, first = scene.control.trainer(scene.order.token), a_commit(scene.order, 5)
+    trainer.commit(first)
+    last = a_commit(scene.order, 6)
+    trainer.commit(last)
+    before = scene.rows(), scene.decided()
+    with pytest.raises(Conflict, match="Each checkpoint has a folder of its own"):
+        trainer.commit(replace(first, final=True))
+    assert (scene.rows(), scene.decided()) == before
+    assert trainer.commit(replace(last, final=True)).order is not None
+    assert scene.decided() > before[1]
 
 
 def test_a_token_of_an_earlier_attempt_is_not_answered_by_the_commit_that_ended_its_segment(scene: Scene) -> None:

@@ -21,7 +21,7 @@ from elastic_core.control.ledger.views import checkpoint_record, pause_of
 from elastic_core.control.transitions.endings import emit_segment_ended, end_by_wish, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
 from elastic_core.control.transitions.lifecycle import add_segment
-from elastic_core.control.transitions.progress import guard
+from elastic_core.control.transitions.progress import check_live, guard
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
@@ -72,6 +72,20 @@ def commit(tx: Tx, order_of: OrderOf, claims: Claims, commit: Commit) -> CommitA
         return _stop_answer(row, segment)
     with tx.session.no_autoflush:  # what is read from here on is nothing that was changed: all of it is written at once
         return _begin_successor(tx, order_of, job, segment, lease, row, commit)
+
+
+def check_final(tx: Tx, claims: Claims, commit: Commit) -> None:
+    """Raises what `commit` would raise of a final one to a segment that is open: before anybody decides what the job
+    gets after it. Nothing is locked or changed, so `commit` asks all of it again."""
+    check_live(tx, claims)
+    job, segment = tx.job(claims.job_id), tx.segment(claims.segment_id)
+    existing = _existing_checkpoint(tx, job, commit)
+    if existing is not None:
+        _check_same_place(job, existing, commit)
+        return
+    _check_uri(job, segment, claims, commit)
+    _check_beyond_start(tx, job, commit)
+    _check_beyond_head(tx, job, commit)
 
 
 def _begin_successor(
@@ -138,6 +152,13 @@ def _answer_again(
 
 def _end_at_existing(tx: Tx, job: JobRow, existing: CheckpointRow, commit: Commit) -> CheckpointRow:
     """A segment may end at the checkpoint that is the job's head already, when it made no step since."""
+    _check_same_place(job, existing, commit)
+    existing.final = True
+    tx.session.flush()
+    return existing
+
+
+def _check_same_place(job: JobRow, existing: CheckpointRow, commit: Commit) -> None:
     same_place = (existing.step, existing.samples) == (commit.step, commit.samples)
     if not commit.final or existing.id != job.head_id or not same_place:
         raise Conflict(
@@ -145,9 +166,6 @@ def _end_at_existing(tx: Tx, job: JobRow, existing: CheckpointRow, commit: Commi
             f"committed by epoch {existing.epoch}. "
             "Each checkpoint has a folder of its own; only the last one may end a later segment that made no step."
         )
-    existing.final = True
-    tx.session.flush()
-    return existing
 
 
 def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> CheckpointRow:
@@ -208,6 +226,18 @@ def _check_beyond_start(tx: Tx, job: JobRow, commit: Commit) -> None:
         raise Conflict(
             f"regress: step {commit.step} ({commit.samples} samples) of {job.id!r}, which was forked at step "
             f"{head.step} ({head.samples} samples)"
+        )
+
+
+def _check_beyond_head(tx: Tx, job: JobRow, commit: Commit) -> None:
+    """As the ledger's triggers will, of a final commit."""
+    head = lineage.head(tx, job)
+    if head is None or head.job_id != job.id or (commit.step, commit.samples) == (head.step, head.samples):
+        return
+    if commit.step <= head.step or commit.samples <= head.samples:
+        raise Conflict(
+            f"regress: step {commit.step} ({commit.samples} samples) after step {head.step} ({head.samples} samples) "
+            f"of {job.id!r}. A job's step only goes back by a rollback to a named checkpoint."
         )
 
 

@@ -60,10 +60,21 @@ def guard(tx: Tx, claims: Claims) -> int:
     claim = {"of_epoch": claims.epoch, "of_segment": claims.segment_id, "now": tx.now}
     lineage_now: int | None = tx.session.execute(_CLAIM, claim).scalar_one_or_none()
     if lineage_now is None:
-        raise Fenced(
-            f"epoch {claims.epoch} of segment {claims.segment_id} {_why_over(tx, claims)}. Stop: commit nothing more."
-        )
+        raise _fenced(tx, claims)
     return lineage_now
+
+
+def check_live(tx: Tx, claims: Claims) -> None:
+    """What `guard` asks for, without holding the lease's row: before something that writes nothing for the segment, and
+    that nobody with an ended epoch may bring about. Raises `Fenced`."""
+    lease = tx.row(LeaseRow, claims.epoch)
+    if lease is None or (lease.segment_id, lease.released_at, lease.fenced_at) != (claims.segment_id, None, None):
+        raise _fenced(tx, claims)
+
+
+def _fenced(tx: Tx, claims: Claims) -> Fenced:
+    why = _why_over(tx, claims)
+    return Fenced(f"epoch {claims.epoch} of segment {claims.segment_id} {why}. Stop: commit nothing more.")
 
 
 def _why_over(tx: Tx, claims: Claims) -> str:
