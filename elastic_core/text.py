@@ -11,6 +11,8 @@ from pathlib import Path
 from secrets import token_hex
 
 _TAIL_BYTES = 64 * 1024
+_CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # all but line feed, tabulator and carriage return
+_CONTROLS_BUT_COLOURS = re.compile(rf"(?!\x1b\[[0-9;]*m){_CONTROLS.pattern}")
 _NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -86,6 +88,11 @@ def shortened(text: str, most: int) -> str:
 def storable(text: str) -> str:
     """The text with U+FFFD for what no database stores: NUL, and halves of surrogate pairs."""
     return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def printable(text: str, *, colours: bool = False) -> str:
+    """The text with U+FFFD for control characters: a terminal obeys whoever wrote them. `colours` may stay."""
+    return (_CONTROLS_BUT_COLOURS if colours else _CONTROLS).sub("\ufffd", text)
 
 
 def tail(path: Path, lines: int, max_bytes: int = _TAIL_BYTES) -> str:

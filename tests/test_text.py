@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.spec.parts.job_group import GROUP_ID
-from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, shortened, span, stamped, tail
+from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, printable, shortened, span, stamped, tail
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,11 @@ def test_a_tail_is_the_last_lines_of_what_there_is(tmp_path: Path) -> None:
     log.write_bytes(b"one\ntwo\nthr\xff\n")
     assert tail(log, 2) == "two\nthr\ufffd"
     assert tail(log, 9, max_bytes=5) == "thr\ufffd"
+
+
+def test_what_a_terminal_would_obey_is_replaced_but_for_line_ends_and_tabulators() -> None:
+    wrote = "a\tb\r\n\x1b[2J\x1b]0;title\x07\x9b31m\x08\x7f\x1b[31mred\x1b[0m é"
+    assert printable(wrote) == "a\tb\r\n\ufffd[2J\ufffd]0;title\ufffd\ufffd31m\ufffd\ufffd\ufffd[31mred\ufffd[0m é"
+    assert printable("\x1b[31mred\x1b[0m\x1b[2J\x1b[1;3H\x1b", colours=True) == (
+        "\x1b[31mred\x1b[0m\ufffd[2J\ufffd[1;3H\ufffd"
+    )

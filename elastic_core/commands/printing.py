@@ -11,7 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from elastic_core.text import printable
+
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+class Words(Console):
+    """Of what it is given as text, which jobs may have written, it sends no control character to the terminal."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(printable(text), **how)
 
 
 def print_json(value: Any) -> None:
@@ -24,5 +33,5 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
     for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console(highlight=False, width=Console(width=10_000).measure(table).maximum).print(table)

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.forecast_commands import lines_of
@@ -25,7 +24,7 @@ from elastic_core.commands.jobs.group_table import as_plain, jobs_of, print_grou
 from elastic_core.commands.jobs.one_line import print_status
 from elastic_core.commands.jobs.submitting import submit
 from elastic_core.commands.opening import As, JobId, Store, open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import Allocation, JobState, to_json
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
@@ -48,7 +47,7 @@ for steering in (steering_commands.pause, steering_commands.resume, steering_com
     app.command()(steering)
 app.command("set")(steering_commands.set_job)
 LAST_ACTIONS = 10
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command("list")

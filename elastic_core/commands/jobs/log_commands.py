@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import JobId, open_api
+from elastic_core.commands.printing import Words
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError, NotFound
 from elastic_core.launch.job_logs import read_job_log
@@ -23,10 +23,11 @@ from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
+from elastic_core.text import printable
 
 POLL_SECONDS = 0.5
 SILENT_SECONDS = 10.0  # that who does not answer is asked for the last lines of an attempt that has ended
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+_err = Words(stderr=True, highlight=False, soft_wrap=True)
 
 
 def logs(
@@ -134,5 +135,5 @@ def _say(log: JobLog) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(printable(text, colours=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()

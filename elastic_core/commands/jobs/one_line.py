@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
-from elastic_core.commands.printing import print_json
+from elastic_core.commands.printing import Words, print_json
 from elastic_core.domain import to_json
 from elastic_core.protocol.records import JobStatus
 
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def print_status(status: JobStatus, as_json: bool) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import As, JobId, JobIds, open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, UserError
 from elastic_core.protocol.http_client import HttpControl
@@ -18,7 +17,7 @@ from elastic_core.settings import Settings
 from elastic_core.spec.job_changes import JobChanges
 
 Reason = Annotated[str, typer.Option(help="shown with the job")]
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def pause(jobs: JobIds, reason: Reason = "by hand", user: As = "", as_json: Json = False) -> None:

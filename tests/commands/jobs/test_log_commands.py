@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tty
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.worker_logs.parts import LogPart
 from elastic_core.settings import Settings
-from tests.builders import FACTS, Life, a_spec
+from tests.builders import FACTS, Life, a_commit, a_spec
 
 WHOLE = cli.build(["jobs.jobs_commands", "checkpoints.checkpoint_commands"])
 
@@ -78,3 +81,35 @@ def test_who_follows_a_job_goes_on_with_its_next_attempt_when_a_node_is_lost(
     assert (said.exit_code, said.stdout) == (0, "of the first attempt\nof the second\n")
     assert said.stderr.count("the log at n1 cannot be read") == 1
     assert "attempt 2 of 2" in said.stderr
+
+
+def test_a_terminal_gets_no_escape_sequence_of_a_job_but_colours_and_a_file_gets_all_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote = "\x1b[31mred\x1b[0m \x1b]0;mine\x07\x1b[2Jgone\rback\n"
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    with os.fdopen(theirs, "w", newline="") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        log_commands._print(wrote)
+        assert os.read(ours, 1000).decode() == "\x1b[31mred\x1b[0m \ufffd]0;mine\ufffd\ufffd[2Jgone\rback\n"
+    os.close(ours)
+    with (tmp_path / "out").open("w", newline="") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        log_commands._print(wrote)
+    assert (tmp_path / "out").read_bytes() == wrote.encode()
+
+
+def test_what_a_job_says_of_itself_sends_no_escape_sequence_to_the_terminal(
+    control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    control.trainer(order.token).commit(a_commit(order, 1, notes=("\x1b[2Jnothing to see",)))
+    control.cancel("job-a", "\x1b[8mhidden")
+    for arguments in (("jobs", "show", "job-a"), ("jobs", "list")):
+        said = CliRunner().invoke(WHOLE, arguments)
+        assert said.exit_code == 0, said.output
+        assert "\ufffd[8mhidden" in said.stdout
+        assert "\x1b" not in said.stdout
+        assert ("\ufffd[2Jnothing to see" in said.stdout) == ("show" in arguments)
