@@ -48,6 +48,14 @@ def ask(address: str, body: Any, headers: dict[str, str] = READER) -> httpx.Resp
     return httpx.post(f"{address}/elastic/api/v1/what-if", json=body, headers=headers, timeout=240)
 
 
+def test_of_a_body_that_is_wrong_in_many_places_the_first_are_told(address: str) -> None:
+    answer = ask(address, {f"field-{number}": 0 for number in range(5_000)})
+    assert answer.status_code == 422
+    assert "the body of the request is wrong: field-0: Extra inputs are not permitted, seen 0; " in answer.text
+    assert "; and 4995 more" in answer.text
+    assert len(answer.content) < 1000
+
+
 def test_who_may_look_may_ask_and_a_stranger_may_not(address: str, control: LedgerControl) -> None:
     before = control.snapshot()
     assert ask(address, {}, {"content-type": "application/json"}).status_code == 401

@@ -167,6 +167,8 @@ def weight(body: dict) -> dict:
         (lambda body: body["files"][0].update(name="s" * 300), "is no name of a file"),
         (lambda body: body["tensors"].append(weight(body)), r"model\.weight is listed 2 times"),
         (lambda body: body.pop("header"), "not of format version 1"),
+        (lambda body: body.update(files=[0] * 30_000), r"version 1: 30000 values are wrong, too many to name any$"),
+        (lambda body: body.update(files=[0] * 30), r"version 1: files\.0: .*, seen 0; .*; and 25 more$"),
         (lambda body: body.update(format="other"), "format 'other'"),
         (lambda body: body.update(version=0), "version 0"),
     ],
