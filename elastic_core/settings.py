@@ -278,6 +278,10 @@ class Settings(BaseSettings):
         """The tracking server as browsers reach it."""
         return self.mlflow_public_url.rstrip("/") or self.tracking_uri()
 
+    def longest_between_heartbeats(self) -> float:
+        """Seconds between two heartbeats of a job, however many jobs there are."""
+        return max(self.heartbeat_seconds, 0.25 * self.lease_seconds)
+
     def secret_file(self, name: str) -> Path:
         """Files of mode 0600 below <home>/secrets, made by `elastic up`: fernet, jwt, control, postgres, ..."""
         return self.home.absolute() / "secrets" / name

@@ -243,9 +243,11 @@ class LedgerControl(JobActions, JobAnswers):
         """What happened to nodes at or after `since` (Unix seconds), in order."""
         return self._ledger.read(lambda tx: node_events.node_events(tx, since))
 
-    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
+    def set_aside_node(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
         by = self._caller.name if self._caller is not None else "the operator"
-        return self._change_node(node, Action.SET_ASIDE, reason, lambda tx: node_health.set_aside(tx, node, reason, by))
+        return self._change_node(
+            node, Action.SET_ASIDE, reason, lambda tx: node_health.set_aside(tx, node, reason, by, leaves_at)
+        )
 
     def take_back_node(self, node: str) -> NodeStatus:
         return self._change_node(node, Action.TAKE_BACK, "", lambda tx: node_health.take_back(tx, node))

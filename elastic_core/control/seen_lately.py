@@ -21,7 +21,6 @@ from elastic_core.settings import Settings
 
 LOOK_EVERY_SECONDS = 1.0
 MANY = 64  # live leases, from which on free slots are not looked up for each heartbeat
-_OF_LEASE = 0.25  # of a lease's life, at most
 _LIVE = select(func.count()).select_from(LeaseRow).where(LeaseRow.released_at.is_(None))
 
 
@@ -58,5 +57,5 @@ def _lately(at: float, tx: Tx) -> bool:
 
 def seconds_between(live: int, settings: Settings) -> float:
     """Of each of so many jobs."""
-    wanted, most = settings.heartbeat_seconds, _OF_LEASE * settings.lease_seconds
-    return max(wanted, min(live / settings.heartbeats_per_second, most))
+    together = live / settings.heartbeats_per_second
+    return min(max(settings.heartbeat_seconds, together), settings.longest_between_heartbeats())

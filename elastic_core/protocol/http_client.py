@@ -323,8 +323,9 @@ class HttpControl:
         answer: ClusterShown = self._channel.call("cluster")
         return answer
 
-    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
-        answer: NodeStatus = self._channel.call("set_aside_node", node=node, reason=reason)
+    def set_aside_node(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
+        goes = {} if leaves_at is None else {"leaves_at": leaves_at}
+        answer: NodeStatus = self._channel.call("set_aside_node", node=node, reason=reason, **goes)
         return answer
 
     def take_back_node(self, node: str) -> NodeStatus:

@@ -378,6 +378,7 @@ class NodeStatus:
     set_aside_at: float | None
     set_aside_by: str | None
     set_aside_reason: str | None
+    leaves_at: float | None = None  # of one that is set aside: until when it is there, where that is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

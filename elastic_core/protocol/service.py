@@ -238,11 +238,12 @@ class PoolControl(Protocol):
     def cluster(self) -> ClusterShown:
         """Nodes, slots, who holds each, and who waits: of one moment."""
 
-    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
+    def set_aside_node(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
         """The node gets no further slots; what runs there moves at a boundary, once there is room elsewhere.
 
-        One that is set aside already keeps its reason. Raises `NotFound` for an unknown node, `UserError` without a
-        reason.
+        `leaves_at` (Unix seconds): until then the node is there; what runs on it is asked for a boundary in time, room
+        or not. One that is set aside already keeps its reason, and goes when this says. Raises `NotFound` for an
+        unknown node, `UserError` without a reason.
         """
 
     def take_back_node(self, node: str) -> NodeStatus:

@@ -1,9 +1,10 @@
 """A service of installations on Ray: the ledger's pool is that of the cluster, and a lost node is known at once.
 
 Nodes, types, slots and prices come of Ray, queues of the cluster file. A node that Ray drains is set aside, so that
-jobs leave it at a boundary, and taken back when it is not drained any more: which those are the ledger says, so that it
-does not matter whether this service was started again meanwhile. After a loss dead groups are looked for until the
-ledger has heard of them all: the coordinator of some may have been on that node.
+jobs leave it at a boundary, before the drain's deadline where it has one, and taken back when it is not drained any
+more: which those are the ledger says, so that it does not matter whether this service was started again meanwhile.
+After a loss dead groups are looked for until the ledger has heard of them all: the coordinator of some may have been on
+that node.
 
 A cluster without any node of ours is believed once Ray has said so for `EMPTY_SECONDS` without a break: a head that is
 started anew knows no node for a moment. An error is a break, since a head that is away says nothing of its nodes, and
@@ -13,7 +14,7 @@ so are nodes that are there and not clean yet. Mislabelled ones are none: they w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elastic_core import logs
 from elastic_core.errors import ElasticError
@@ -59,7 +60,7 @@ class RayPoolService:
         is_empty = self._empty_since is not None and self._clock() - self._empty_since >= EMPTY_SECONDS
         if pool is not None:
             self._warn_of(pool.left_out())
-        if pool is not None and (pool.nodes, pool.draining) != self._told and (pool.nodes or is_empty):
+        if pool is not None and _told_of(pool) != self._told and (pool.nodes or is_empty):
             self._apply(pool)
         if self._clock() < self._look_until:
             reconcile_host(self._control, self._launcher, SteadyClock(self._settings.home))
@@ -76,17 +77,22 @@ class RayPoolService:
         if before - {node.name for node in pool.nodes}:  # said first: who has to try again finds them lost already
             self._look_until = self._clock() + AFTER_LOSS_SECONDS
         acting.set_cluster(cluster_of(self._settings, pool))
-        self._agree_on_drained(acting, frozenset(pool.draining))
-        self._told = (pool.nodes, pool.draining)
+        self._agree_on_drained(acting, frozenset(pool.draining), pool.deadlines)
+        self._told = _told_of(pool)
         log.info(f"the pool has {', '.join(node.name for node in pool.nodes) or 'no node any more'}")
 
-    def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str]) -> None:
-        """Nodes that were set aside for another reason stay as they are, drained or not."""
+    def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str], deadlines: Mapping[str, float]) -> None:
+        """Nodes that were set aside for another reason stay so, drained or not; when they go is told of them, too."""
         for node in acting.nodes():
-            if node.name in draining and node.set_aside_reason is None:
-                acting.set_aside_node(node.name, DRAINED)
+            at = deadlines.get(node.name)
+            if node.name in draining and (node.set_aside_reason is None or at not in (None, node.leaves_at)):
+                acting.set_aside_node(node.name, DRAINED, at)
             elif node.name not in draining and node.set_aside_reason == DRAINED:
                 acting.take_back_node(node.name)
+
+
+def _told_of(pool: RayPool) -> tuple[object, ...]:
+    return pool.nodes, pool.draining, pool.deadlines
 
 
 def cluster_of(settings: Settings, pool: RayPool) -> PresentCluster:

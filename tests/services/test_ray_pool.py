@@ -88,9 +88,9 @@ def parts(tmp_path: Path, ledger_url: str) -> Iterator[Parts]:
             yield Parts(tmp_path, plane, control, Reports(), Groups(), FakeClock())
 
 
-def pool(*names: str, draining: tuple[str, ...] = (), unclean: tuple[str, ...] = ()) -> RayPool:
+def pool(*names: str, draining: tuple[str, ...] = (), unclean: tuple[str, ...] = (), **deadlines: float) -> RayPool:
     nodes = tuple(NodeSpec(name=name, type="cpu", slots=2) for name in names)
-    return RayPool(nodes, draining, dict.fromkeys(unclean, "it has not answered yet"))
+    return RayPool(nodes, draining, dict.fromkeys(unclean, "it has not answered yet"), deadlines=deadlines)
 
 
 def test_it_tells_the_ledger_of_each_change_once(parts: Parts) -> None:
@@ -153,6 +153,25 @@ def test_one_that_is_drained_before_it_is_in_the_pool_is_set_aside_with_its_comi
     assert (parts.present(), parts.aside()) == (["a"], {})
     parts.turns(service, pool("a", "b", draining=("b",)))
     assert parts.aside() == {"b": DRAINED}
+
+
+def test_the_ledger_knows_until_when_a_drained_node_is_there(parts: Parts) -> None:
+    def goes() -> dict[str, float | None]:
+        return {node.name: node.leaves_at for node in parts.plane.nodes()}
+
+    service = parts.service()
+    parts.turns(service, pool("a", "b"))
+    parts.plane.set_aside_node("a", "its fan is loud")
+    parts.turns(service, pool("a", "b", draining=("a", "b"), a=2e9, b=1.9e9))
+    assert goes() == {"a": 2e9, "b": 1.9e9}
+    parts.turns(service, pool("a", "b", draining=("a", "b"), a=2e9, b=1.8e9))  # it was drained anew
+    assert goes() == {"a": 2e9, "b": 1.8e9}
+    assert parts.aside() == {"a": "its fan is loud", "b": DRAINED}
+    done = parts.did(Action.SET_ASIDE)
+    parts.turns(parts.service(), pool("a", "b", draining=("a", "b"), a=2e9, b=1.8e9))
+    assert parts.did(Action.SET_ASIDE) == done
+    parts.turns(service, pool("a", "b"))
+    assert goes()["b"] is None
 
 
 def test_after_a_loss_it_looks_for_dead_groups_at_once(parts: Parts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from elastic_core.commands.opening import open_api
+from elastic_core.commands.pool.node_commands import goes
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown, nodes_shown
@@ -45,5 +46,6 @@ def _row(node: NodeStatus, shown: ClusterShown) -> tuple[object, ...]:
     holders = [f"{job}:{','.join(indices)}" for job, indices in sorted(by_job.items())]
     leaving = _leaving(node, shown)
     holders += [f"{leaving} by processes that end"] if leaving else []
-    state = "gone" if not node.present else f"set aside: {node.set_aside_reason}" if node.set_aside_at else "in use"
+    aside = f"set aside: {node.set_aside_reason}{goes(node)}"
+    state = "gone" if not node.present else aside if node.set_aside_at else "in use"
     return node.name, node.type, node.num_slots, node.held_slots, state, "  ".join(holders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import typer
@@ -22,9 +23,17 @@ def list_nodes(as_json: Json = False) -> None:
 
 
 @app.command("set-aside")
-def set_aside(node: str, reason: str = typer.Option(..., help="shown to everybody"), as_json: Json = False) -> None:
+def set_aside(
+    node: str,
+    reason: str = typer.Option(..., help="shown to everybody"),
+    minutes: float | None = typer.Option(
+        None, min=0.0, help="the node goes in so many: what runs there commits and leaves before, room or not"
+    ),
+    as_json: Json = False,
+) -> None:
     """Give this node no further jobs. What runs there moves at a boundary, once there is room elsewhere."""
-    _print([open_api(Settings()).set_aside_node(node, reason)], as_json)
+    leaves_at = None if minutes is None else time.time() + 60 * minutes
+    _print([open_api(Settings()).set_aside_node(node, reason, leaves_at)], as_json)
 
 
 @app.command("take-back")
@@ -45,4 +54,11 @@ def _state(node: NodeStatus) -> str:
     if node.set_aside_at is None:
         return "in use" if node.present else "gone"
     since = datetime.fromtimestamp(node.set_aside_at).astimezone().isoformat(timespec="seconds")
-    return f"set aside {since} by {node.set_aside_by}: {node.set_aside_reason}"
+    return f"set aside {since} by {node.set_aside_by}: {node.set_aside_reason}{goes(node)}"
+
+
+def goes(node: NodeStatus) -> str:
+    """When it does, to be put behind why it is set aside; "" where nobody says that it goes."""
+    if node.leaves_at is None:
+        return ""
+    return f"; it goes at {datetime.fromtimestamp(node.leaves_at).astimezone().isoformat(timespec='seconds')}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy import case, func, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.domain import Node, Queue
+from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 
 # As columns: rows of many nodes took longer to make than to read, under the lock that submissions hold.
@@ -16,7 +19,10 @@ _NODES = select(
     NodeRow.name, NodeRow.type, NodeRow.num_slots, NodeRow.price_per_slot_hour, NodeRow.present,
     case((NodeRow.set_aside_at.is_not(None), func.coalesce(NodeRow.set_aside_reason, "")), else_=""),
 ).order_by(NodeRow.name)  # fmt: skip
-SET_ASIDE = select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))
+# By name: until when each is there, null where nobody says. Null where there is none.
+SET_ASIDE = select(func.jsonb_object_agg(NodeRow.name, NodeRow.leaves_at, type_=JSONB)).where(
+    NodeRow.set_aside_at.is_not(None)
+)
 _QUEUES = select(QueueRow).order_by(QueueRow.name)
 
 
@@ -43,8 +49,19 @@ def nodes_to_decide_on(tx: Tx) -> tuple[Node, ...]:
     return tuple(replace(node, present=False) if node.set_aside else node for node in nodes(tx))
 
 
-def set_aside_nodes(tx: Tx) -> frozenset[str]:
-    return frozenset(tx.session.scalars(SET_ASIDE))
+def set_aside_nodes(tx: Tx) -> Mapping[str, float | None]:
+    """By name: until when each is there, None where nobody says."""
+    return tx.session.scalar(SET_ASIDE) or {}
+
+
+def leave_by(aside: Mapping[str, float | None], nodes: Iterable[str], settings: Settings) -> float | None:
+    """When at the latest who is on these nodes has to be asked for a boundary, so that it is committed before the first
+    of them goes; None where none is known to go. `aside`: as `set_aside_nodes` says.
+
+    A heartbeat brings the word, and `grace_seconds` are what processes have for a boundary wherever they have to end.
+    """
+    times = [at for node in nodes if (at := aside.get(node)) is not None]
+    return min(times) - settings.grace_seconds - settings.longest_between_heartbeats() if times else None
 
 
 def queues(tx: Tx) -> tuple[Queue, ...]:

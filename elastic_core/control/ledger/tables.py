@@ -115,6 +115,7 @@ class NodeRow(Base):
     set_aside_at: Mapped[float | None]
     set_aside_by: Mapped[str | None]
     set_aside_reason: Mapped[str | None]
+    leaves_at: Mapped[float | None]  # of one that is set aside: until when it is there
     trusted_since: Mapped[float | None]  # taken back: what happened before counts no more
 
 
@@ -303,9 +304,7 @@ class CheckpointRow(Base):
 
 
 class ImportedRunRow(Base):
-    """A run of another installation, or of MLflow, that is learnt from beside the jobs of this ledger."""
-
-    __tablename__ = "imported_runs"
+    __tablename__ = "imported_runs"  # of another installation, or of MLflow: learnt from beside the jobs of this ledger
     __table_args__ = (Index("ix_imported_runs_finished_at", "finished_at"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)

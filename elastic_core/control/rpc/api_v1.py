@@ -74,6 +74,10 @@ class Reason(Asked):
     reason: str = Field(default="by REST", max_length=2000, description="shown with the job")
 
 
+class SetAsideWanted(Reason):
+    leaves_at: float | None = Field(default=None, description="Unix seconds: until then the node is there")
+
+
 class ChangesWanted(Asked):
     """What is given counts from the next decision on, in place of the spec's."""
 
@@ -372,10 +376,11 @@ def _node_writes(control: LedgerControl, writes: Dependency, body: Dependency) -
     who = Annotated[Caller | None, Depends(writes)]
     sent = Annotated[bytes, Depends(body)]
 
-    @router.post("/nodes/{node}/set-aside", openapi_extra=takes(Reason))
+    @router.post("/nodes/{node}/set-aside", openapi_extra=takes(SetAsideWanted))
     @answers(NodeStatus)
     def set_aside(node: str, content: sent, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).set_aside_node(node, parsed(content, Reason).reason)))
+        wanted = parsed(content, SetAsideWanted)
+        return json_answer(to_json(control.acting(caller).set_aside_node(node, wanted.reason, wanted.leaves_at)))
 
     @router.post("/nodes/{node}/take-back")
     @answers(NodeStatus)

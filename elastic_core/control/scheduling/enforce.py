@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.nodes import set_aside_nodes
+from elastic_core.control.ledger.nodes import leave_by, set_aside_nodes
 from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import spec_in_force
 from elastic_core.control.scheduling.snapshots import between_until, submission
@@ -159,7 +159,7 @@ def _holders(tx: Tx, leased: Sequence[LeaseRow]) -> dict[int, Holder]:
     segments, draining = {row.id: row for row in of_leases}, leases.draining(tx, [lease.epoch for lease in leased])
     aside = set_aside_nodes(tx)
     return {
-        lease.epoch: _holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ()), aside)
+        lease.epoch: _holder(tx, lease, segments[lease.segment_id], draining.get(lease.epoch, ()), aside)
         for lease in leased
     }
 
@@ -190,8 +190,11 @@ def _askers(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], waiting: Map
     ]
 
 
-def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...], aside: frozenset[str]) -> Holder:
+def _holder(
+    tx: Tx, lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...], aside: Mapping[str, float | None]
+) -> Holder:
     held = leases.allocation(lease)
+    leaves = tuple(sorted({slot.node for slot in held.slots} & aside.keys()))
     runs = SegmentState(segment.state).open and segment.epoch == lease.epoch and lease.fenced_at is None
     since = segment.revoked_at if runs else (lease.fenced_at or segment.ended_at)
     return Holder(
@@ -203,7 +206,8 @@ def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...], as
         open=runs,
         draining=tuple(slot for slot in draining if slot.node not in aside),
         draining_since=lease.granted_at if draining else None,
-        leaves=tuple(sorted({slot.node for slot in held.slots} & aside)),
+        leaves=leaves,
+        leave_by=leave_by(aside, leaves, tx.settings),
     )
 
 

@@ -1,8 +1,8 @@
 """Nodes are set aside by the operator, or by what the ledger knows of the jobs that ran on them, and taken back.
 
 A node that is set aside gets no further slots; what runs there goes on, and moves at a boundary once there is room
-elsewhere. Only the operator takes one back, since an idle node shows nothing. What counts against a node, within
-`WINDOW_SECONDS` and since it was last taken back:
+elsewhere; where the node is known to go, in time before it does, room or not. Only the operator takes one back, since
+an idle node shows nothing. What counts against a node, within `WINDOW_SECONDS` and since it was last taken back:
 
 *Failures*: jobs that lost an attempt on it to the infrastructure (dead processes, no heartbeats), however often each. A
 user's error, a cancelled job and a node that left count for nothing. A lease over several nodes counts for each.
@@ -36,9 +36,11 @@ from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import JobRow, LeaseSlotRow, NodeRow, SlotRow
+from elastic_core.domain.number_ranges import INSTANT
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import HOST_SUFFIX
 from elastic_core.protocol.records import NodeStatus
+from elastic_core.text import span
 
 WINDOW_SECONDS = 86_400.0
 REPEATED = 3  # distinct jobs
@@ -105,15 +107,18 @@ def statuses(tx: Tx) -> list[NodeStatus]:
             set_aside_at=row.set_aside_at,
             set_aside_by=row.set_aside_by,
             set_aside_reason=row.set_aside_reason,
+            leaves_at=row.leaves_at,
         )
         for row in tx.session.scalars(select(NodeRow).order_by(NodeRow.name))
     ]
 
 
-def set_aside(tx: Tx, name: str, reason: str, by: str) -> bool:
-    """Under the scheduling lock. A node that is set aside already stays so, for the reason it had: False.
+def set_aside(tx: Tx, name: str, reason: str, by: str, leaves_at: float | None = None) -> bool:
+    """Under the scheduling lock. A node that is set aside already stays so, for the reason it had; what is said of when
+    it goes holds from then on. Whether anything is another now.
 
-    Raises `NotFound` for an unknown node, `UserError` without a reason.
+    `leaves_at`: until when it is there; None where nobody knows that it goes. Raises `NotFound` for an unknown node,
+    `UserError` without a reason, and for an instant that is none.
     """
     row = _node(tx, name)
     if not reason.strip() or len(reason) > MOST_REASON:
@@ -121,11 +126,16 @@ def set_aside(tx: Tx, name: str, reason: str, by: str) -> bool:
             f"a node is set aside for a reason of 1 to {MOST_REASON} characters, which others are shown; this one has "
             f"{len(reason.strip())}"
         )
-    if row.set_aside_at is not None:
+    if leaves_at is not None and not INSTANT.holds(leaves_at):
+        raise UserError(f"leaves_at is {leaves_at:g}; allowed are Unix seconds, {INSTANT}, or none")
+    if row.set_aside_at is not None and leaves_at in (None, row.leaves_at):
         return False
-    row.set_aside_at, row.set_aside_by, row.set_aside_reason = tx.now, by, reason.strip()
+    if row.set_aside_at is None:
+        row.set_aside_at, row.set_aside_by, row.set_aside_reason = tx.now, by, reason.strip()
+    row.leaves_at = leaves_at
     tx.session.flush()
-    tx.trigger = f"node {name} was set aside by {by}: {reason.strip()}"
+    goes = "" if leaves_at is None else f", and goes in {span(leaves_at - tx.now)}"
+    tx.trigger = f"node {name} was set aside by {by}: {reason.strip()}{goes}"
     return True
 
 
@@ -134,7 +144,7 @@ def take_back(tx: Tx, name: str) -> bool:
     row = _node(tx, name)
     if row.set_aside_at is None:
         return False
-    row.set_aside_at = row.set_aside_by = row.set_aside_reason = None
+    row.set_aside_at = row.set_aside_by = row.set_aside_reason = row.leaves_at = None
     row.trusted_since = tx.now
     tx.session.flush()
     tx.trigger = f"node {name} was taken back"

@@ -5,17 +5,17 @@ Only the last takes the scheduling lock: the plan in force may go on then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import cast
 
-from sqlalchemy import Table, bindparam, func, select, update
+from sqlalchemy import Table, bindparam, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
-from elastic_core.control.ledger.nodes import SET_ASIDE
+from elastic_core.control.ledger.nodes import SET_ASIDE, leave_by
 from elastic_core.control.ledger.orders import issue
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
@@ -86,7 +86,7 @@ def _why_over(tx: Tx, claims: Claims) -> str:
 
 # Of the chain's live lease, which is locked. Asked for together, as a thousand jobs ask every few seconds.
 _OF_CHAIN = (
-    select(LeaseRow, SegmentRow, TargetRow, SchedulingRow, func.array(SET_ASIDE.scalar_subquery()))
+    select(LeaseRow, SegmentRow, TargetRow, SchedulingRow, SET_ASIDE.scalar_subquery())
     .join(SegmentRow, SegmentRow.id == LeaseRow.segment_id)
     .join(SchedulingRow, SchedulingRow.id == 1)
     .join(TargetRow, TargetRow.job_id == LeaseRow.job_id, isouter=True)
@@ -103,7 +103,8 @@ def heartbeat(
     found = tx.session.execute(_OF_CHAIN, {"origin": claims.origin_epoch}).one_or_none()
     if found is None:
         return _answer_without_lease(tx, claims, None), tx.scheduling().is_due(tx.now)
-    lease, segment, target, scheduling, set_aside = found
+    lease, segment, target, scheduling, aside = found
+    set_aside: Mapping[str, float | None] = aside or {}
     due = scheduling.is_due(tx.now)
     if lease.fenced_at is not None:
         return _answer_without_lease(tx, claims, lease), due
@@ -126,11 +127,16 @@ def heartbeat(
 
 
 def _slots_after_boundary(
-    tx: Tx, row: TargetRow, lease: LeaseRow, set_aside: Collection[str], lately: SeenLately
+    tx: Tx, row: TargetRow, lease: LeaseRow, set_aside: Mapping[str, float | None], lately: SeenLately
 ) -> tuple[Slot, ...]:
-    """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
+    """On which slots the same processes could go on after the boundary that was asked for; () if they have to end.
+
+    On a node that is about to go nobody waits for workers elsewhere to load.
+    """
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    return places_in_place(target, held, lately.free_slots(tx), set_aside, leases.tied_to(tx, lease)) or ()
+    places = places_in_place(target, held, lately.free_slots(tx), set_aside, leases.tied_to(tx, lease)) or ()
+    by = leave_by(set_aside, {slot.node for slot in held.slots}, tx.settings)
+    return places if by is None or tx.now < by or {*places} <= {*held.slots} else ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:

@@ -139,11 +139,16 @@ def forget(actors: Iterable[Any], origin_epoch: int) -> None:
         asked = [question for question in asked if question not in done]
 
 
-def draining_nodes() -> list[str]:
-    """Ids of the nodes that Ray lets go of."""
+def draining_nodes() -> dict[str, float | None]:
+    """The nodes that Ray lets go of, by their ids in Ray: until when each is there (Unix seconds), where it says so."""
     import ray
 
-    return list(ray._private.state.state.get_draining_nodes())
+    return read_deadlines(ray._private.state.state.get_draining_nodes())
+
+
+def read_deadlines(entries: Mapping[str, int]) -> dict[str, float | None]:
+    """Of Ray's list, in milliseconds, 0 for a drain without an end."""
+    return {node_id: at / 1000 if at > 0 else None for node_id, at in entries.items()}
 
 
 def answer(question: Any, seconds: float | None = None) -> Any:

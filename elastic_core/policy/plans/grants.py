@@ -12,7 +12,8 @@ safe. The rules:
 5. A running job that exchanges slots for as many of another type, or more, is asked as soon as those are free or are
    being given up: two jobs that exchange with each other would else wait for each other for ever.
 6. A running job on nodes that are set aside counts as holding its other slots alone (`Holder.leaves`), and goes on
-   there until what it misses is free elsewhere.
+   there until what it misses is free elsewhere, or until the nodes are about to go: then it is asked at once
+   (`Holder.leave_by`).
 7. A running job whose target demands other nodes (`Target.migrate`) is asked in the same way, and waits for them, once
    it has stopped, as in rule 2 (`policy.plans.migration`).
 """
@@ -122,6 +123,7 @@ def plan_moves(
                 _migrate(holder, target, moves, able=holder.segment_id in migrating)
             else:
                 _resize(holder, target, remaining, moves, exchanges=holder.segment_id in exchanging)
+        _leave_in_time(holder, now, moves)
     return moves
 
 
@@ -322,9 +324,23 @@ def _resize(holder: Holder, target: Target, remaining: SlotPool, moves: Moves, *
         moves.revocations[holder.segment_id] = f"{away}{resize}: {target.reason}"
     elif holder.leaves:
         nodes = ", ".join(holder.leaves)
-        moves.waits[holder.job_id] = f"stays on {nodes}, set aside, until {missing.total()} slots are free elsewhere"
+        goes = "" if holder.leave_by is None else ", or until it is about to go"
+        free = f"until {missing.total()} slots are free elsewhere"
+        moves.waits[holder.job_id] = f"stays on {nodes}, set aside, {free}{goes}"
     else:
         moves.waits[holder.job_id] = f"keeps {plural(held.total(), 'slot')} until {missing.total()} more are free"
+
+
+def _leave_in_time(holder: Holder, now: float, moves: Moves) -> None:
+    """Rule 6, where the nodes go: also of a job that no plan is about."""
+    asked = holder.revoked_by is not None or holder.segment_id in moves.revocations
+    if holder.leave_by is None or asked or not holder.open:
+        return
+    if now < holder.leave_by:
+        moves.check_at = holder.leave_by if moves.check_at is None else min(moves.check_at, holder.leave_by)
+        return
+    moves.waits.pop(holder.job_id, None)
+    moves.revocations[holder.segment_id] = f"leaves {', '.join(holder.leaves)} before it goes"
 
 
 def _other_layout(held: Allocation, target: Target) -> str:

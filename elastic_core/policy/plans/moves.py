@@ -12,7 +12,8 @@ class Holder:
     """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced).
 
     Where some of its slots are on nodes that are set aside, it counts as holding the others alone: what it has to leave
-    is neither its own any more nor to be given to anybody. `leaves` are those nodes' names.
+    is neither its own any more nor to be given to anybody. `leaves` are those nodes' names, and `leave_by` is when it
+    has to be asked for a boundary at the latest, so that it commits before the first of them goes; None: none goes.
     """
 
     job_id: str
@@ -24,6 +25,7 @@ class Holder:
     draining: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
     draining_since: float | None = None
     leaves: tuple[str, ...] = ()
+    leave_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,8 +260,10 @@ class RestClient:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._get(tuple[NodeStatus, ...], "/nodes")
 
-    def set_aside(self, node: str, reason: str) -> NodeStatus:
-        return self._send(NodeStatus, "POST", f"/nodes/{quote(node, safe='')}/set-aside", {"reason": reason})
+    def set_aside(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
+        """`leaves_at`: Unix seconds, until which the node is there."""
+        asked = {"reason": reason} | ({} if leaves_at is None else {"leaves_at": leaves_at})
+        return self._send(NodeStatus, "POST", f"/nodes/{quote(node, safe='')}/set-aside", asked)
 
     def take_back(self, node: str) -> NodeStatus:
         return self._send(NodeStatus, "POST", f"/nodes/{quote(node, safe='')}/take-back", {})

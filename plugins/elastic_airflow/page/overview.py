@@ -45,6 +45,7 @@ class NodeShown(Shown):
     held: int  # of them, now
     present: bool
     set_aside: str  # why; "" where it is not
+    leaves_at: float | None = None  # of one that is set aside: until when it is there, where that is known
 
 
 class NodeEventShown(Shown):
@@ -197,7 +198,7 @@ def nodes_shown(
     return tuple(
         NodeShown(
             name=node.name, type=node.type, num_slots=node.num_slots, held=node.held_slots, present=node.present,
-            set_aside=node.set_aside_reason or "",
+            set_aside=node.set_aside_reason or "", leaves_at=node.leaves_at,
         )
         for node in nodes
         if node.present or node.held_slots or node.name in held

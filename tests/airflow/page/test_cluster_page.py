@@ -105,6 +105,14 @@ def test_nodes_set_aside_and_taken_back_are_marked(page: Page, address: str, sho
     expect(page.get_by_role("tooltip")).to_contain_text("it is slow")
 
 
+def test_when_a_node_goes_is_said_with_why_it_is_set_aside(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    shown.set_aside_node("node-a", "a spot market's notice", clock() + 1800.0)
+    page.goto(address)
+    expect(page.get_by_text("a spot market's notice; it goes at ")).to_have_count(1)
+
+
 def test_up_to_sixty_four_slots_have_a_row_each(page: Page, address: str, shown: LedgerControl) -> None:
     shown.set_cluster(a_cluster({f"node-{number}": 8 for number in range(8)}))
     page.goto(address)

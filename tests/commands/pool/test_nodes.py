@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import getpass
 import json
+import time
+from datetime import datetime
 
+import pytest
 from typer.testing import CliRunner, Result
 
+from elastic_core.commands.pool.cluster_commands import app as cluster_app
 from elastic_core.commands.pool.node_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import NotFound
@@ -28,6 +32,16 @@ def test_nodes_are_listed_set_aside_and_taken_back(control: LedgerControl) -> No
     assert (used["name"], used["set_aside_at"]) == ("node-b", None)
     assert elastic("take-back", "node-a").stdout == "node-a  cpu  0 of 2 slots held  in use\n"
     assert control.snapshot().capacity() == {"cpu": 4}
+
+
+def test_until_when_a_node_is_there_is_said_with_why_it_is_set_aside(control: LedgerControl) -> None:
+    before = time.time()
+    shown = elastic("set-aside", "node-a", "--reason", "the machine is sold", "--minutes", "90").stdout
+    (goes, _) = [node.leaves_at for node in control.nodes()]
+    assert goes == pytest.approx(before + 5400.0, abs=60.0)
+    at = datetime.fromtimestamp(goes).astimezone().isoformat(timespec="seconds")
+    assert shown.endswith(f": the machine is sold; it goes at {at}\n")
+    assert f"set aside: the machine is sold; it goes at {at}" in CliRunner().invoke(cluster_app, []).stdout
 
 
 def test_a_node_that_does_not_exist_is_refused_with_those_that_do(control: LedgerControl) -> None:

@@ -228,6 +228,87 @@ def test_a_job_that_shrinks_stays_on_its_coordinators_node_though_another_fits_b
     assert [slot.node for slot in went_on.allocation.slots] == ["node-a", "node-a"]
 
 
+# that goes
+
+
+def asked_to_leave(control: LedgerControl, order: LaunchOrder, step: int) -> tuple[Directive, str]:
+    """By the second of two heartbeats: the first may be what wakes the plan."""
+    control.trainer(order.token).heartbeat(a_beat(step))
+    answer = control.trainer(order.token).heartbeat(a_beat(step))
+    return answer.directive, answer.reason
+
+
+def leave_time(control: LedgerControl) -> float:
+    """That processes are given to commit in, before their node goes."""
+    return control.settings.grace_seconds + control.settings.longest_between_heartbeats()
+
+
+def test_until_a_node_is_about_to_go_a_job_stays_for_want_of_room_and_then_leaves_in_time(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, b = first.start(), second.start()
+    (there,) = nodes_of(a)
+    goes = clock() + 1800.0
+    assert control.set_aside_node(there, "a spot market's notice", goes).leaves_at == goes
+    assert asked_to_leave(control, a, 1) == (Directive.GO_ON, "")
+    words = f"stays on {there}, set aside, until 2 slots are free elsewhere, or until it is about to go"
+    assert words in control.job("job-a").target_reason
+    assert control.trainer(b.token).heartbeat(a_beat(1)).directive is Directive.BOUNDARY, "it is slow to make room"
+    clock.now = goes - leave_time(control) - 1.0
+    assert asked_to_leave(control, a, 2) == (Directive.GO_ON, "")
+    clock.advance(1.0)
+    assert asked_to_leave(control, a, 3) == (Directive.BOUNDARY, f"leaves {there} before it goes")
+    assert control.trainer(a.token).commit(a_commit(a, 4, final=True, ready=())).order is None
+    assert control.job("job-a").step == 4
+
+
+def test_a_job_leaves_at_once_a_node_that_goes_within_the_time_that_a_boundary_may_take(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, _ = first.start(), second.start()
+    control.trainer(a.token).heartbeat(a_beat(1))
+    (there,) = nodes_of(a)
+    control.set_aside_node(there, "a spot market's notice", clock() + 30.0)
+    answer = control.trainer(a.token).heartbeat(a_beat(2))
+    assert (answer.directive, answer.reason) == (Directive.BOUNDARY, f"leaves {there} before it goes")
+
+
+def test_on_a_node_that_is_about_to_go_nobody_waits_for_workers_elsewhere_to_load(
+    ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock)
+    control.set_cluster(a_cluster({"node-a": 1, "node-b": 1, "node-c": 1}))
+    order = a_life(control, "job-a", (2, 2)).start()
+    trainer, left = control.trainer(order.token), sorted(nodes_of(order))[0]
+    goes = clock() + 1800.0
+    control.set_aside_node(left, "the machine is sold", goes)
+    answer = trainer.heartbeat(a_beat(1))
+    assert answer.directive is Directive.BOUNDARY
+    assert {slot.node for slot in answer.slots} == {"node-a", "node-b", "node-c"} - {left}
+    clock.now = goes - leave_time(control)
+    answer = trainer.heartbeat(a_beat(1))
+    assert (answer.directive, answer.slots) == (Directive.BOUNDARY, ())
+    control.close()
+
+
+def test_when_a_node_goes_is_what_was_said_last_and_nothing_of_one_that_is_taken_back(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    goes = clock() + 600.0
+    control.set_aside_node("node-a", "its fan is loud")
+    told = [control.set_aside_node("node-a", "Ray drains it", at) for at in (goes, goes - 60.0, None)]
+    assert [status.leaves_at for status in told] == [goes, goes - 60.0, goes - 60.0]
+    assert aside(control) == {"node-a": "its fan is loud"}
+    taken_back = control.take_back_node("node-a")
+    assert (taken_back.set_aside_at, taken_back.leaves_at) == (None, None)
+    for wrong in (-1.0, float("nan"), 1e12):
+        with pytest.raises(UserError, match=r"leaves_at is .*; allowed are Unix seconds, 0 to 1e\+11, or none"):
+            control.set_aside_node("node-a", "why not", wrong)
+    assert aside(control) == {}
+
+
 # by what happened on it
 
 

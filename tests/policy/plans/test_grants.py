@@ -356,6 +356,18 @@ def test_a_job_that_is_to_shrink_leaves_it_at_once() -> None:
         assert set(moves.revocations) == {"a__seg_0"}
 
 
+def test_a_job_leaves_a_node_that_is_about_to_go_whether_or_not_there_is_room() -> None:
+    stays = leaving("a", (), 2, leave_by=NOW + 5)
+    moves = plan_moves(NOW, GRACE, POOL[:1], [stays], [], {"a": a_target(2)})
+    assert (moves.revocations, moves.check_at) == ({}, NOW + 5), "and is looked at again when the time has come"
+    assert moves.waits == {"a": "stays on z, set aside, until 2 slots are free elsewhere, or until it is about to go"}
+    for targets in ({"a": a_target(2)}, {}):  # none: of a job that cannot be decided on
+        moves = plan_moves(NOW + 5, GRACE, POOL[:1], [stays], [], targets)
+        assert (moves.revocations, moves.waits) == ({"a__seg_0": "leaves z before it goes"}, {})
+    asked = replace(stays, revoked_by="plan", ending_since=NOW)
+    assert plan_moves(NOW + 5, GRACE, [], [asked], [], {"a": a_target(2)}).revocations == {}
+
+
 def test_what_a_job_leaves_is_promised_to_nobody() -> None:
     holder = leaving("a", (), 2, ending_since=NOW, revoked_by="plan")
     moves = plan_moves(NOW, GRACE, [], [holder], [an_asker("b", (2,))], {"a": a_target(0), "b": a_target(2)})

@@ -158,8 +158,9 @@ def test_the_pool_its_decisions_and_who_did_what_are_told_in_records(
     assert client.decision(newest.decision_id) == control.decision(newest.decision_id)
     assert all(one.decision_id < newest.decision_id for one in client.decisions(before=newest.decision_id))
     assert client.set_aside("node-a", "its fan").set_aside_by == "ann"
+    assert client.set_aside("node-a", "sold", leaves_at=2e9).leaves_at == 2e9
     assert client.take_back("node-a").set_aside_at is None
-    assert [record.action for record in client.audit(actor="ann")] == ["take back", "set aside"]
+    assert [record.action for record in client.audit(actor="ann")] == ["take back", "set aside", "set aside"]
     assert client.forecast_report().jobs == 0
 
 

@@ -23,6 +23,7 @@ class RayPool:
     draining: tuple[str, ...]
     unclean: dict[str, str]  # nodes that are there and get no work yet, with why
     mislabelled: dict[str, str] = field(default_factory=dict)  # those that will never be of it as they are, with why
+    deadlines: dict[str, float] = field(default_factory=dict)  # until when draining ones are there, Unix seconds
 
     def left_out(self) -> dict[str, str]:
         """Every node that is there and gets no work, with why."""
@@ -59,7 +60,9 @@ class PoolReports:
             return None
         try:
             nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
-            return RayPool(nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}))
+            return RayPool(
+                nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}), said.get("deadlines", {})
+            )
         except (ValueError, LookupError, TypeError) as error:  # somebody wrote into the watch's output
             raise InfrastructureError(f"what {self._name} said last is no pool: {error}") from error
 

@@ -35,10 +35,11 @@ class PoolWatch:
     def look(
         self,
         living: Mapping[str, RayNode],
-        draining: Sequence[str],
+        draining: Mapping[str, float | None],
         mislabelled: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """The pool now, as plain JSON. `mislabelled`: why nodes that are there can be none of it, by name."""
+        """The pool now, as plain JSON. `draining`: as of `ray_cluster.draining_nodes`. `mislabelled`: why nodes that
+        are there can be none of it, by name."""
         self._clean = {name: node_id for name, node_id in self._clean.items()
                        if name in living and living[name].node_id == node_id}  # fmt: skip
         asked = {name: node for name, node in living.items() if name not in self._clean}
@@ -47,10 +48,11 @@ class PoolWatch:
         self._reasons = {living[name].node_id: why for name, why in unclean.items()}
         self._clean |= {name: node.node_id for name, node in living.items() if name not in unclean}
         nodes = [node.spec.model_dump(mode="json") for name, node in sorted(living.items()) if name not in unclean]
-        drained = sorted(name for name, node in living.items() if node.node_id in draining)
+        drained = {name: draining[node.node_id] for name, node in sorted(living.items()) if node.node_id in draining}
         return {
             "nodes": nodes,
-            "draining": drained,
+            "draining": list(drained),
+            "deadlines": {name: at for name, at in drained.items() if at is not None},
             "unclean": dict(sorted(unclean.items())),
             "mislabelled": dict(sorted(mislabelled.items())),
         }

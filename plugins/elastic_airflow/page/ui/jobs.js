@@ -1,6 +1,6 @@
 // One card a job: what it has, how far it is, why, and where to look next.
 
-import { count, duration, el, measure, plural, starting } from "./format.js";
+import { count, duration, el, measure, plural, soonOrDate, starting } from "./format.js";
 import { hindsight, timeLeft, workLeft } from "./forecasts.js";
 import { ASKED } from "./attention.js";
 import { chooser } from "./choosing.js";
@@ -165,7 +165,10 @@ export function summary(data) {
     ["Jobs", `${training} training, ${active.length - training} waiting`],
   ];
   const aside = data.nodes.filter((one) => one.set_aside);
-  for (const node of aside.slice(0, MOST_ASIDE)) pairs.push([`${node.name} is set aside`, node.set_aside]);
+  for (const node of aside.slice(0, MOST_ASIDE)) {
+    const goes = node.leaves_at && node.present ? `; it goes at ${soonOrDate(node.leaves_at, data.now)}` : "";
+    pairs.push([`${node.name} is set aside`, node.set_aside + goes]);
+  }
   if (aside.length > MOST_ASIDE) pairs.push(["More are set aside", plural(aside.length - MOST_ASIDE, "node")]);
   if (data.decision) {
     const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";

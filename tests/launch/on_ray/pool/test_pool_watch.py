@@ -19,7 +19,7 @@ from elastic_core.launch.on_ray.pool.pool_watch import (
     StrayQuestions,
     is_news,
 )
-from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec, read_nodes
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec, read_deadlines, read_nodes
 from elastic_core.spec import NodeSpec
 
 
@@ -45,21 +45,21 @@ def names(pool: dict[str, object]) -> list[str]:
 def test_a_node_with_strays_gets_no_work_until_it_is_clean() -> None:
     strays = Strays(b=[7])
     watch, living = PoolWatch(strays), {"a": node("a"), "b": node("b", "2")}
-    pool = watch.look(living, [])
+    pool = watch.look(living, {})
     assert names(pool) == ["a"]
     assert pool["unclean"] == {"b": "processes of epochs 7 still run there"}
     strays.of.clear()
-    assert names(watch.look(living, [])) == ["a", "b"]
-    watch.look(living, [])
+    assert names(watch.look(living, {})) == ["a", "b"]
+    watch.look(living, {})
     assert strays.asked.count("b") == 2  # it is known by now
 
 
 def test_a_node_that_comes_again_has_to_show_it_again() -> None:
     strays = Strays()
     watch = PoolWatch(strays)
-    assert names(watch.look({"a": node("a")}, [])) == ["a"]
+    assert names(watch.look({"a": node("a")}, {})) == ["a"]
     strays.of["a"] = [3]
-    assert names(watch.look({"a": node("a", "2")}, [])) == []
+    assert names(watch.look({"a": node("a", "2")}, {})) == []
 
 
 def test_what_is_known_of_a_node_holds_while_it_does_not_answer() -> None:
@@ -68,7 +68,7 @@ def test_what_is_known_of_a_node_holds_while_it_does_not_answer() -> None:
 
     def why(found: Sequence[int] | Exception) -> object:
         strays.of["b"] = found
-        return watch.look(living, [])["unclean"]
+        return watch.look(living, {})["unclean"]
 
     silent = {"b": "it does not say what runs there: pid 1"}
     assert [why(NodeSilent("pid 1")), why(NodeSilent("pid 2"))] == [silent, silent]
@@ -80,13 +80,21 @@ def test_what_is_known_of_a_node_holds_while_it_does_not_answer() -> None:
 
 
 def test_a_node_that_does_not_say_is_not_clean() -> None:
-    pool = PoolWatch(Strays(a=NodeSilent("no answer"))).look({"a": node("a")}, [])
+    pool = PoolWatch(Strays(a=NodeSilent("no answer"))).look({"a": node("a")}, {})
     assert pool["unclean"] == {"a": "it does not say what runs there: no answer"}
 
 
 def test_draining_nodes_are_named_and_stay_in_the_pool() -> None:
-    pool = PoolWatch(Strays()).look({"a": node("a", "x"), "b": node("b", "y")}, ["y", "another"])
-    assert (names(pool), pool["draining"]) == (["a", "b"], ["b"])
+    living = {"a": node("a", "x"), "b": node("b", "y")}
+    pool = PoolWatch(Strays()).look(living, {"y": None, "another": None})
+    assert (names(pool), pool["draining"], pool["deadlines"]) == (["a", "b"], ["b"], {})
+
+
+def test_until_when_a_draining_node_is_there_is_said_where_ray_knows_it() -> None:
+    living = {"a": node("a", "x"), "b": node("b", "y")}
+    draining = read_deadlines({"y": 1_800_000_000_250, "x": 0})
+    pool = PoolWatch(Strays()).look(living, draining)
+    assert (pool["draining"], pool["deadlines"]) == (["a", "b"], {"b": 1_800_000_000.25})
 
 
 def test_slots_types_and_prices_come_of_labels_and_resources() -> None:
@@ -114,11 +122,11 @@ def test_a_node_that_does_not_answer_yet_is_asked_once_and_keeps_nobody_waiting(
     watch, living = PoolWatch(strays), {"a": node("a", "1"), "b": node("b", "2")}
     answers["a/1"] = []
     for _ in range(2):
-        pool = watch.look(living, [])
+        pool = watch.look(living, {})
         assert names(pool) == ["a"]
         assert pool["unclean"] == {"b": "it does not say what runs there: it has not answered yet"}
     answers["b/2"] = []
-    assert names(watch.look(living, [])) == ["a", "b"]
+    assert names(watch.look(living, {})) == ["a", "b"]
     assert asked == ["a", "b"]
     assert max(waited) < 1.0
 
@@ -130,14 +138,14 @@ def test_a_look_waits_for_all_nodes_together_however_many_do_not_answer() -> Non
 
     watch = PoolWatch(StrayQuestions(lambda node: node.node_id, ready))
     began = time.monotonic()
-    pool = watch.look({name: node(name, name) for name in map("n{}".format, range(50))}, [])
+    pool = watch.look({name: node(name, name) for name in map("n{}".format, range(50))}, {})
     assert len(pool["unclean"]) == 50
     assert time.monotonic() - began < 10 * WAIT_SECONDS
 
 
 def test_a_watch_that_has_just_begun_leaves_out_no_node_that_is_slow_to_answer() -> None:
-    slow = PoolWatch(Strays(b=NodeSilent("it has not answered yet"))).look({"a": node("a"), "b": node("b", "2")}, [])
-    all_of_it = PoolWatch(Strays()).look({"a": node("a"), "b": node("b", "2")}, [])
+    slow = PoolWatch(Strays(b=NodeSilent("it has not answered yet"))).look({"a": node("a"), "b": node("b", "2")}, {})
+    all_of_it = PoolWatch(Strays()).look({"a": node("a"), "b": node("b", "2")}, {})
     assert [is_news(slow, None, 1.0), is_news(slow, None, FIRST_SECONDS + 1)] == [False, True]
     assert is_news(all_of_it, None, 1.0)
     assert is_news(slow, all_of_it, 1.0)
@@ -172,7 +180,7 @@ def ray_entry(name: str, slot: str = "cpu", price: str = "1", *, alive: bool = T
 )
 def test_a_mislabelled_node_is_passed_over_and_said_with_the_reason(wrong: dict[str, Any], why: str) -> None:
     living, mislabelled = read_nodes([ray_entry("a"), wrong, ray_entry("gone", price="", alive=False)])
-    pool = PoolWatch(Strays()).look(living, [], mislabelled)
+    pool = PoolWatch(Strays()).look(living, {}, mislabelled)
     assert names(pool) == ["a"]
     assert list(pool["mislabelled"]) == [wrong["Labels"]["elastic.node"]]
     assert all(said.startswith(f"it is mislabelled: {why} (") for said in pool["mislabelled"].values())
