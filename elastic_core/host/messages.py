@@ -137,6 +137,14 @@ class ServingState(WorkerProcess):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseHeld(_ProcessMessage):
+    """Until when the group's lease is known to hold, while rank 0 renews it. Written by that process."""
+
+    FILE, BY_WORKERS = "lease.json", True
+    until: float  # seconds of this host's CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True, slots=True)
 class StandbyRequest(Message):
     """Slots for which the agent shall start standby workers (`train.lease.standby_workers`). Written by rank 0."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import mmap
 import os
 import signal
@@ -22,12 +23,36 @@ _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
 BEHIND = 10  # of nice's 19
+AUTOGROUP_TRIES = 50
+log = logging.getLogger(__name__)
 
 
 def stand_back() -> None:
     """From now on this process, and what it executes, leaves the cores to others: of its session, where the kernel
     groups by it. A whole session stands back by `launch.worker_group`, which has it to itself."""
     os.nice(BEHIND)
+
+
+def give_way(nice: int) -> None:
+    """Be this nice to other processes, and to other sessions with this process's own.
+
+    With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
+    and a nice value counts inside a session only. A new session starts at 0.
+    """
+    if not nice:
+        return
+    os.nice(nice)
+    try:
+        for _ in range(AUTOGROUP_TRIES):  # for an ordinary user the kernel takes one such change every 0.1 s
+            with suppress(BlockingIOError):
+                Path("/proc/self/autogroup").write_text(str(nice))
+                return
+            time.sleep(0.1)
+    except FileNotFoundError:
+        return  # a kernel without autogroups
+    except OSError as error:
+        reason = f"/proc/self/autogroup cannot be written ({error.strerror})"
+        log.warning(f"{reason}: other sessions get no more than this worker")
 
 
 class ProcessId(NamedTuple):

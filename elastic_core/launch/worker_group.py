@@ -16,9 +16,7 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from math import inf
-from pathlib import Path
 from typing import NamedTuple
 
 from elastic_core.errors import InfrastructureError, UserError
@@ -27,6 +25,7 @@ from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import (
     CoordinatorHeard,
     GroupStop,
+    LeaseHeld,
     OrderInForce,
     ServingState,
     SlotId,
@@ -48,8 +47,8 @@ from elastic_core.launch.worker_logs import parts
 log = logging.getLogger(__name__)
 
 SERVING_SECONDS = 60.0  # more, that those have who leave and still give the others what they hold
+LEASE_MARGIN = 5.0  # past the end of a lease that rank 0 should not have lived to see
 PEER_SECONDS = 5.0  # that the others have to end by themselves after one has failed: they may sit in a collective
-AUTOGROUP_TRIES = 50
 TICK_SECONDS = 1.0  # between looks at the run dir
 STRAY_SECONDS = 0.02  # the same, while what workers that left had started is being ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -88,6 +87,7 @@ class Group:
         self.relay: int | None = None  # pid of the control relay, where workers have a network namespace
         self.next_relay = 0.0  # when another may be started
         self.by_rank: tuple[int, ...] = ()  # numbers of the members, as written down last
+        self.first: tuple[int | None, float] = None, 0.0  # the worker here that is rank 0, and since when
         self.log_bytes = plan.log_bytes
         self.outcome = GroupOutcome({}, [], set(), None)
         self.heard = time.monotonic()  # when the coordinator spoke last, where the group has one
@@ -119,6 +119,7 @@ class Group:
             else:
                 self._update_members(set(order.slots))
                 self._record_ranks(order.slots)
+                self._heed_lease(order.slots[0], time.monotonic())
             self._hold_logs()
             self._reap()
             self._keep_relay(time.monotonic())
@@ -278,6 +279,22 @@ class Group:
             self.outcome = self.outcome._replace(failure=why)
             self._end_by(-inf)
 
+    def _heed_lease(self, slot: SlotId, now: float) -> None:
+        """A rank 0 that cannot renew the lease ends itself; here, where it cannot even do that, since native code keeps
+        its threads from running. On a node that nobody can reach there is nobody else to do it."""
+        first = next((number for number in self.pids.values() if self.slots[number] == slot), None)
+        if first != self.first[0]:
+            self.first = first, now
+        held = self.run_dir.read(LeaseHeld) if first is not None and not self.ending else None
+        if first is None or held is None or held.process != self.processes[first]:
+            return
+        over = now - max(held.until, self.first[1])
+        if over > LEASE_MARGIN:
+            why = f"the lease ended {over:.0f} s ago, and rank 0 (pid {held.pid}) has not ended with it"
+            log.warning(why)
+            self.outcome = self.outcome._replace(failure=why)
+            self._end_by(-inf)
+
     def _start(self, number: int, slot: SlotId, world_size: int | None) -> int:
         pid = _spawn(worker_command(self.plan, self.run_dir.path, number, slot, world_size))
         self.slots[number] = slot
@@ -341,7 +358,7 @@ def _spawn(command: WorkerCommand) -> int:
         output = os.open(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        _give_way(command.nice)
+        process.give_way(command.nice)
         if command.namespace:
             namespaces.enter(command.namespace)
         if command.user:
@@ -355,28 +372,6 @@ def _spawn(command: WorkerCommand) -> int:
         traceback.print_exc()
     finally:
         os._exit(127)
-
-
-def _give_way(nice: int) -> None:
-    """Be this nice to other processes, and this worker's session to other sessions.
-
-    With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
-    and a nice value counts inside a session only. A new session starts at 0.
-    """
-    if not nice:
-        return
-    os.nice(nice)
-    try:
-        for _ in range(AUTOGROUP_TRIES):  # for an ordinary user the kernel takes one such change every 0.1 s
-            with suppress(BlockingIOError):
-                Path("/proc/self/autogroup").write_text(str(nice))
-                return
-            time.sleep(0.1)
-    except FileNotFoundError:
-        return  # a kernel without autogroups
-    except OSError as error:
-        reason = f"/proc/self/autogroup cannot be written ({error.strerror})"
-        log.warning(f"{reason}: other sessions get no more than this worker")
 
 
 def supervise(run_dir: RunDir) -> GroupOutcome:

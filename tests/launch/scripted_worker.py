@@ -5,7 +5,7 @@ A standby worker (`--slot S` behind that) does the same.
 sleep: until a signal ends it | boundary: exit 0 on SIGTERM | stubborn: ignores SIGTERM | exit:N |
 error:N: with an error file | parent: starts a grandchild in a session of its own, then sleeps |
 daemon: the same, and the grandchild has cleared its environment | helper: starts a child in its own session, then
-ends with 0 on SIGUSR1
+ends with 0 on SIGUSR1 | lease:N: holds the lease for N seconds more, as rank 0 says it, and does not end with it
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ def main() -> int:
         if os.fork() == 0:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             time.sleep(600)
+    elif behaviour == "lease":
+        start_time = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        held = {"pid": os.getpid(), "start_time": start_time, "until": time.monotonic() + float(argument)}
+        (run_dir / "lease.json").write_text(json.dumps(held))
     (run_dir / f"ready{rank}").touch()
     time.sleep(600)
     return 0

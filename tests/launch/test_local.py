@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from elastic_core.host.process import ProcessId, children, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_group import Group
+from elastic_core.launch.worker_group import LEASE_MARGIN, Group
 from elastic_core.state.job_code import pinned_code
 from elastic_core.state.store_access import access_brokers
 from tests.launch.builders import (
@@ -384,6 +386,29 @@ def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.
     assert not [text for text in seen if "hidden" in text or TOKEN in text]
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.path.glob("*.json"))
     assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_rank_0_that_outlives_its_lease_is_ended_by_its_agent_with_the_others(home: Path) -> None:
+    """As one does whose native code keeps the interpreter's lock: its own watch over the lease does not run."""
+    launcher = scripted(home, "lease:1,sleep")
+    launcher.start(order())
+    workers, began = wait_until_ready(launcher), time.monotonic()
+    report = wait_until_dead(launcher, seconds=30).exit
+    assert time.monotonic() - began > LEASE_MARGIN, "its own watch has the time to be the first"
+    assert not any(worker.alive() for worker in workers)
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert re.fullmatch(
+        rf"the lease ended [0-9]+ s ago, and rank 0 \(pid {workers[0].pid}\) has not ended with it", report.error
+    )
+
+
+def test_who_has_been_rank_0_and_is_not_any_more_is_not_ended_for_an_old_lease(home: Path) -> None:
+    launcher = scripted(home, "sleep,lease:-100")
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    time.sleep(LEASE_MARGIN + 2.0)
+    assert all(worker.alive() for worker in workers)
 
 
 def test_a_group_that_is_stopped_while_it_is_started_starts_no_worker(

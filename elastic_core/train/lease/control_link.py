@@ -26,6 +26,7 @@ class ControlLink:
         *,
         on_lost: Callable[[str], None],
         on_order: Callable[[LaunchOrder], None],
+        on_renewed: Callable[[float], None] = lambda _until: None,
         standby: StandbyWorkers | None,
         leased_from: float | None = None,
     ) -> None:
@@ -34,8 +35,8 @@ class ControlLink:
         self._standby = standby
         self._slot = order.allocation.slots[0]
         self.heartbeat = LeaseHeartbeat(
-            order, connect, stop_requests, on_lost=self._lost, on_order=on_order, standby=standby,
-            started_at=leased_from,
+            order, connect, stop_requests, on_lost=self._lost, on_order=on_order,
+            on_renewed=on_renewed, standby=standby, started_at=leased_from,
         )  # fmt: skip
         self.observations = ObservationSender(self.heartbeat)
         self._slot_release = SlotRelease(self.heartbeat, standby) if standby is not None else None

@@ -3,7 +3,8 @@
 The lease is known to hold until `lease_seconds` after the moment a successful heartbeat was SENT, by the monotonic
 clock. While the control plane is away training goes on until shortly before that; then the ranks are told to stop
 without a commit, and if they have not by the bound itself the process is ended. Stopping at the bound is what lets
-the ledger hand out the slots again.
+the ledger hand out the slots again. Where no thread of this process runs any more, its agent ends it
+(`launch.worker_group`), which is told each renewal.
 """
 
 from __future__ import annotations
@@ -41,17 +42,20 @@ class LeaseHeartbeat:
         *,
         on_lost: Callable[[str], None],
         on_order: Callable[[LaunchOrder], None] = lambda _order: None,
+        on_renewed: Callable[[float], None] = lambda _until: None,
         standby: StandbyWorkers | None = None,
         started_at: float | None = None,
     ) -> None:
         """`on_lost`: the lease is over; called from a thread, may end the process. `on_order`: the order in force has
-        changed (a new token, the next segment); it may ask nothing of this. `standby`: None where the group is never
+        changed (a new token, the next segment); it may ask nothing of this. `on_renewed`: until when (monotonic) the
+        lease holds from now on, by all that is known. `standby`: None where the group is never
         resized. `started_at`: monotonic time at which the lease held for sure."""
         self._order = order
         self._connect = connect
         self._stop_requests = stop_requests
         self._on_lost = on_lost
         self._on_order = on_order
+        self._on_renewed = on_renewed
         self._standby = standby
         self._trainer = connect(order.token)
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
@@ -65,6 +69,7 @@ class LeaseHeartbeat:
         self._fencing_expected = False  # since a final commit began: the old epoch may be answered with "fenced"
 
     def start(self) -> None:
+        self._on_renewed(self._lease_until)
         threading.Thread(target=self._beat, name="lease-heartbeat", daemon=True).start()
         threading.Thread(target=self._watch, name="lease-watch", daemon=True).start()
 
@@ -117,6 +122,7 @@ class LeaseHeartbeat:
             self._trainer = self._connect(order.token)
             self._lease_until = max(self._lease_until, sent + order.lease_seconds)
             self._fencing_expected = False
+            self._on_renewed(self._lease_until)
             self._on_order(order)
         if self._standby is not None:
             self._standby.order_adopted(order)
@@ -150,6 +156,7 @@ class LeaseHeartbeat:
             if self._order.epoch != order.epoch or self._closed.is_set():
                 return  # the lease passed on while this answer was under way, or another process beats
             self._lease_until = max(self._lease_until, sent + answer.lease_seconds)
+            self._on_renewed(self._lease_until)
             if answer.token is not None:
                 self._order = order = replace(self._order, token=answer.token)
                 self._trainer = self._connect(answer.token)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import LeaseHeld
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.train.lease.control_link import ControlLink
@@ -44,6 +47,7 @@ class LeaseHolder:
             self.stop_requests,
             on_lost=self.on_lost,
             on_order=self.run_dir.write_order,
+            on_renewed=self._say_held,
             standby=StandbyWorkers(self.run_dir) if self.resizable else None,
             leased_from=leased_from,
         )
@@ -53,6 +57,7 @@ class LeaseHolder:
     def close(self) -> None:
         if self.link is not None:
             self.link.stop()
+            self.run_dir.delete(LeaseHeld)
         self.link = None
 
     def follow(self, order: LaunchOrder, slot: Slot, lost: tuple[Slot, ...], leased_from: float) -> None:
@@ -67,6 +72,14 @@ class LeaseHolder:
             crash_here("resize.taking-lease")
             link = self.open(self._written(order.epoch), leased_from)
             link.release_when_left(lost)
+
+    def _say_held(self, until: float) -> None:
+        """To the agent. Where the disk is full it is told of no lease rather than of one that has not been renewed."""
+        try:
+            self.run_dir.write(LeaseHeld(*ProcessId.current(), until))
+        except OSError:
+            with suppress(OSError):
+                self.run_dir.delete(LeaseHeld)
 
     def _written(self, epoch: int) -> LaunchOrder:
         """What the old rank 0 writes: the order with its token."""

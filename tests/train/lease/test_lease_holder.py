@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from dataclasses import replace
@@ -9,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.messages import StandbyRequest
+from elastic_core.host.messages import LeaseHeld, StandbyRequest
+from elastic_core.host.process import ProcessId
 from elastic_core.train.lease import lease_holder
 from elastic_core.train.lease.lease_holder import LeaseHolder
 from elastic_core.train.lease.standby_workers import StandbyWorkers
@@ -43,6 +45,27 @@ def new_holder(ledger, run_dir):
     yield make
     for one in holders:
         one.close()
+
+
+def test_the_agent_is_told_until_when_the_lease_holds_while_this_process_has_it(
+    ledger, run_dir, new_holder, tmp_path, monkeypatch
+):
+    holder, began = new_holder(), time.monotonic()
+    link = holder.open(the_order(tmp_path))
+    held = run_dir.require(LeaseHeld)
+    assert held.process == ProcessId.current()
+    assert began < held.until <= time.monotonic() + link.heartbeat.order.lease_seconds
+    until(lambda: run_dir.require(LeaseHeld).until > held.until)  # each heartbeat renews it
+    with monkeypatch.context() as full:
+        full.setattr(type(run_dir), "write", fail_as_on_a_full_disk)
+        until(lambda: run_dir.read(LeaseHeld) is None)  # and nobody is ended by an instant that is past
+    until(lambda: run_dir.read(LeaseHeld) is not None)
+    holder.close()
+    assert run_dir.read(LeaseHeld) is None
+
+
+def fail_as_on_a_full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def the_order(tmp_path):
