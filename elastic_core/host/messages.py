@@ -216,6 +216,7 @@ class GroupStop(Message):
     FILE = "stop.json"
     grace_seconds: float
     kill_at: float  # end of the grace, by `SteadyClock`
+    before_agent: bool = False  # nothing had come up that could have ended by then
 
 
 @dataclass(frozen=True, slots=True)

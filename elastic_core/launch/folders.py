@@ -95,15 +95,16 @@ class GroupFolders:
             return
         now = SteadyClock(self.home)()
         if agent is None:
-            folder.write(GroupStop(grace_seconds=0.0, kill_at=now))
+            folder.write(GroupStop(grace_seconds=0.0, kill_at=now, before_agent=True))
             agent = folder.read(AgentProcess)  # it may have looked for the request just before
         if agent is None:
             return
         request = folder.read(GroupStop)
-        if request and now > request.kill_at + STUCK_SECONDS:
+        if request and not request.before_agent and now > request.kill_at + STUCK_SECONDS:
             agent.process.send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
             return
         kill_at = min(now + grace_seconds, request.kill_at) if request else now + grace_seconds
+        kill_at = now if request and request.before_agent else kill_at  # the time of an agent that hangs begins now
         folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
         agent.process.send(signal.SIGTERM)
 

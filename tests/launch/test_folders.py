@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_folder_that_is_nested_deeper_than_python_recurses_goes_and_so_do_the_
     assert not deep.exists()
     assert not broken.exists()
     assert not other.exists()
+
+
+def test_an_agent_that_comes_up_long_after_its_group_was_stopped_is_not_killed_for_having_hung(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    groups, folder, later = GroupFolders(settings(tmp_path)), RunDir.of(tmp_path, 7), 2 * STUCK_SECONDS
+    folder.create()
+    groups.stop(7, grace_seconds=60)
+    early = folder.require(GroupStop)
+    folder.write(replace(early, kill_at=early.kill_at - later))  # as the code of its job took so long to come
+    agent: subprocess.Popen[bytes] = request.getfixturevalue("deaf_agent")
+    groups.stop(7, grace_seconds=60)
+    time.sleep(0.2)
+    assert agent.poll() is None, "it has just come up, and ends by itself"
+    asked = folder.require(GroupStop)
+    assert asked.grace_seconds == 0.0
+    folder.write(replace(asked, kill_at=asked.kill_at - later))
+    groups.stop(7, grace_seconds=60)
+    assert agent.wait(timeout=30) == -9
 
 
 @pytest.fixture
