@@ -85,6 +85,7 @@ class Coordinator:
         self._asked_to_stop = asked_to_stop
         self._logs_said: list[str] = []
         self._next_growth = 0.0
+        self._begun_for: dict[str, int] = {}  # by node: the request for standby workers that it was taken in for last
         self._first_end: ExitReport | None = None
 
     def run(self) -> ExitReport:
@@ -267,19 +268,25 @@ class Coordinator:
         if self._stop_at is not None or StandbyRequest.FILE not in self._post.shared:
             return
         wanted = decode(StandbyRequest, _plain(self._post.shared[StandbyRequest.FILE]))
-        names = [slot.node for slot in wanted.slots if self._may_begin(slot.node)]
+        names = [slot.node for slot in wanted.slots if self._may_begin(slot.node, wanted.request)]
         if not names or time.monotonic() < self._next_growth:
             return
         self._next_growth = time.monotonic() + RETRY_SECONDS
         living = self._head.living()
         for name in dict.fromkeys(names):
             if name in living:
+                self._begun_for[name] = wanted.request
                 self._begin(living[name], again=name in self._parts)
 
-    def _may_begin(self, name: str) -> bool:
-        """It has no part, or had one that has ended and left the group."""
+    def _may_begin(self, name: str, request: int) -> bool:
+        """It has no part, or had one that has ended and left the group. One that ended by itself, as its workers did or
+        could not be started (a slot without a device), would end again: once a request."""
         part = self._parts.get(name)
-        return part is None or (part.report is not None and name not in self._nodes_of_group())
+        if part is None:
+            return True
+        if part.report is None or name in self._nodes_of_group():
+            return False
+        return part.report.kind not in _ENDED_WELL or self._begun_for.get(name) != request
 
     def _heed_ends(self) -> None:
         """Where a part of the group has failed, or all of it is over, the rest ends."""

@@ -21,7 +21,7 @@ import pytest
 from elastic_core.domain import Allocation, Layout, Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
-from elastic_core.host.messages import CoordinatorHeard, WorkerProcesses
+from elastic_core.host.messages import CoordinatorHeard, SlotId, StandbyRequest, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray import coordinator, node_actor, ray_cluster
@@ -57,7 +57,7 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home, self.full, self.failed = home, set[str](), 0
         self.away, self.hung, self.lost = set[str](), set[str](), list[str]()
-        self.killed, self.members_told = Counter[str](), list[str]()
+        self.killed, self.members_told, self.started = Counter[str](), list[str](), Counter[str]()
         self.head = threading.Event()
         self.head.set()
         self.pool = ThreadPoolExecutor(16)
@@ -83,6 +83,7 @@ class Cluster:
             raise NodeSilent("the actor is dead")
         if call.__name__ == "members":
             self.members_told.append(node)
+        self.started[node] += call.__name__ == "start"
         if node in self.away:
             self.lost.append(call.__name__)
             raise NodeSilent("the actor is restarting")
@@ -285,6 +286,27 @@ def test_a_node_is_told_who_may_hold_copies_once_its_part_runs(
         fetched.set()
         wait_for(lambda: "n1" in cluster.members_told, SECONDS)
         wait_for(lambda: all(cluster.worker(node) for node in NODES), SECONDS)
+        asked_to_stop.set()
+        assert report.result(SECONDS).kind is ExitKind.BOUNDARY
+
+
+def test_a_node_on_whose_slot_no_worker_can_be_started_is_asked_once_a_request(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # and the node is said to have another device
+    asked_to_stop, launch = threading.Event(), a_launch(cluster, "boundary")
+    alone = Allocation(slots=launch.order.allocation.slots[:1], global_batch=8, layout=Layout(data=1))
+    launch = replace(launch, order=replace(launch.order, allocation=alone))
+    with ThreadPoolExecutor(1) as pool:
+        report = pool.submit(Coordinator(launch, "test", asked_to_stop).run)
+        wait_for(lambda: cluster.worker("n0"), SECONDS)
+        for request in (1, 2):
+            RunDir.of(cluster.home / "n0", 7).write(StandbyRequest(request, (SlotId("n1", 1, "h200"),)))
+            wait_for(lambda asked=request: cluster.started["n1"] == asked, SECONDS)
+            wait_for(RunDir.of(cluster.home / "n1", 7).exit_report, SECONDS)
+            time.sleep(3 * coordinator.RETRY_SECONDS)
+            assert cluster.started["n1"] == request
+        assert "no standby worker can be started on n1:1" in RunDir.of(cluster.home / "n1", 7).agent_log.read_text()
         asked_to_stop.set()
         assert report.result(SECONDS).kind is ExitKind.BOUNDARY
 
