@@ -18,10 +18,21 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select, tuple_
 from sqlalchemy.exc import IntegrityError
 
-from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG, SUBMIT_TASK, resumed_run_id
+from elastic_airflow.names import (
+    BY_A_TASK,
+    DRIVER,
+    JOB_DAG,
+    REFUSAL,
+    RESUMED,
+    RUN,
+    SEGMENT_DAG,
+    SUBMIT_TASK,
+    resumed_run_id,
+)
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.job_runs import JobRun
+from elastic_core.spec.form import JOB_ID
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -33,10 +44,13 @@ ENDED = {DagRunState.SUCCESS: True, DagRunState.FAILED: False}
 class AirflowJobRuns:
     def look(self, job_id: str, results: Mapping[str, Any]) -> JobRun | None:
         named = results.get(DRIVER) or results.get(RUN) or {"dag_id": JOB_DAG, "run_id": job_id}
-        keys = [(named["dag_id"], named["run_id"]), (JOB_DAG, resumed_run_id(job_id)), (JOB_DAG, job_id)]
+        known, resumed = (named["dag_id"], named["run_id"]), (JOB_DAG, results.get(RESUMED) or resumed_run_id(job_id))
+        keys = [known, resumed, (JOB_DAG, job_id)]
         with create_session() as session:
             chosen = select(DagRun).where(tuple_(DagRun.dag_id, DagRun.run_id).in_(keys))
             there = {(run.dag_id, run.run_id): run for run in session.scalars(chosen)}
+            if resumed != known and resumed in there and not _takes_up(there[resumed], job_id):
+                del there[resumed]  # somebody else's, of that name
             ordered = [there[key] for key in keys if key in there]
             ordered.sort(key=lambda run: run.state in ENDED)  # stable: one that works goes first
             return _job_run(session, ordered[0]) if ordered else None
@@ -66,6 +80,11 @@ class AirflowJobRuns:
                 _clear(SEGMENT_DAG, segment_id)
                 done.append(f"run {segment_id} had ended before its segment: cleared it")
         return done
+
+
+def _takes_up(run: DagRun, job_id: str) -> bool:
+    """As `access.dag_runs` starts it."""
+    return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id
 
 
 def _start(

@@ -30,6 +30,13 @@ RUN = "airflow_run"
 AT_RISK = "at_risk"
 
 
+# Key of a job's results: id of the run that takes it up, where the usual id is of a run that somebody else started.
+RESUMED = "resumed_run"
+
+# How Airflow calls the type of runs that tasks have started. Who starts one by its API or command cannot choose it.
+BY_A_TASK = "operator_triggered"
+
+
 def resumed_run_id(job_id: str) -> str:
-    """Of the run that takes up a job which lost its own."""
+    """Of the run that takes up a job which lost its own; `RESUMED` goes before."""
     return f"{job_id}__resumed"

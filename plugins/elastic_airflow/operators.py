@@ -104,7 +104,8 @@ class ElasticTrainingOperator(ElasticOperator):
 
     def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         """Of a task that an earlier release had drive the job itself: a run of `elastic_job` takes over."""
-        self.log.info("%s", dag_runs.ensure_resumed_run(job_id, "is driven by a run of its own from now on"))
+        control, why = self.control(), "is driven by a run of its own from now on"
+        self.log.info("%s", dag_runs.ensure_resumed_run(control, control.job(job_id), why))
         return self.follow(context, job_id, event)
 
     def _start(self, control: HttpControl, ti: Any) -> Submission:
@@ -124,7 +125,7 @@ class ElasticTrainingOperator(ElasticOperator):
             control.acting(who_marked(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)).revive(job.job_id)
         elif submission.run_succeeded:
             return submission
-        self.log.info("%s", dag_runs.ensure_resumed_run(job.job_id, "is wanted again: its task was cleared"))
+        self.log.info("%s", dag_runs.ensure_resumed_run(control, job, "is wanted again: its task was cleared"))
         return control.submission(job.job_id)
 
     def _follow(self, control: HttpControl, submission: Submission) -> dict[str, Any]:

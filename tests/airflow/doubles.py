@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import (
     CreateHITLDetailPayload,
+    DagRunResult,
     DRCount,
     ErrorResponse,
+    GetDagRun,
     GetDRCount,
     GetTaskStates,
     GetXComSequenceSlice,
@@ -41,6 +44,8 @@ class FakeSupervisor:
             return DRCount(count=sum(state is not None and (not msg.states or state in msg.states) for state in found))
         if isinstance(msg, TriggerDagRun):
             return self._trigger(msg)
+        if isinstance(msg, GetDagRun):
+            return self._run(msg)
         if isinstance(msg, SetXCom):
             self.stored.append(msg)
             return OKResponse(ok=True)
@@ -54,6 +59,19 @@ class FakeSupervisor:
             run_id = (msg.run_ids or [""])[0]
             return TaskStatesResult(task_states={run_id: self.task_states.get((msg.dag_id, run_id), {})})
         raise AssertionError(f"the double does not know {msg!r}")
+
+    def _run(self, msg: GetDagRun) -> Any:
+        key = (msg.dag_id, msg.run_id)
+        if key not in self.runs:
+            return ErrorResponse(error=ErrorType.API_SERVER_ERROR)
+        of_no_matter = dict.fromkeys(
+            ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "partition_key")
+        )
+        return DagRunResult(
+            dag_id=msg.dag_id, run_id=msg.run_id, run_after=datetime(2026, 11, 20, tzinfo=UTC), state=self.runs[key],
+            run_type="operator_triggered" if key in self.started else "manual", conf=self.confs.get(key),
+            consumed_asset_events=[], **of_no_matter,
+        )  # fmt: skip
 
     def _trigger(self, msg: TriggerDagRun) -> Any:
         key = (msg.dag_id, msg.run_id)

@@ -24,7 +24,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
 
 from elastic_airflow.airflow_runs import AirflowJobRuns
-from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
+from elastic_airflow.names import BY_A_TASK, DRIVER, JOB_DAG, REFUSAL, RESUMED, RUN, SEGMENT_DAG
 from elastic_core.errors import InfrastructureError
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
@@ -45,8 +45,8 @@ def tables() -> Iterator[None]:
 def new_run() -> Iterator[NewRun]:
     """Makes a run as Airflow would have it in its tables."""
 
-    def made(run_id: str, state: str = "running", dag_id: str = JOB_DAG, **conf: Any) -> int:
-        values = {"dag_id": dag_id, "run_id": run_id, "state": state, "conf": conf, "run_type": "manual",
+    def made(run_id: str, state: str = "running", dag_id: str = JOB_DAG, run_type: str = "manual", **conf: Any) -> int:
+        values = {"dag_id": dag_id, "run_id": run_id, "state": state, "conf": conf, "run_type": run_type,
                   "run_after": AT, "queued_at": AT, "clear_number": 0}  # fmt: skip
         with create_session() as session:
             return int(session.execute(insert(DagRun).values(values)).inserted_primary_key[0])
@@ -94,10 +94,29 @@ def test_the_run_that_the_ledger_names_goes_first(new_run: NewRun, key: str) -> 
 
 def test_a_run_that_works_goes_before_one_that_has_ended(new_run: NewRun) -> None:
     new_run("job-a", "failed")
-    new_run("job-a__resumed", "running")
+    new_run("job-a__resumed", "running", run_type=BY_A_TASK, job_id="job-a")
     run = AirflowJobRuns().look("job-a", {DRIVER: {"dag_id": JOB_DAG, "run_id": "job-a"}})
     assert run is not None
     assert run.run_id == "job-a__resumed"
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf"),
+    [("manual", {"spec": {"name": "mine"}}), ("manual", {"job_id": "job-a"}), (BY_A_TASK, {"job_id": "job-b"})],
+)
+def test_a_run_of_somebody_else_is_none_of_the_jobs_whatever_its_name(
+    new_run: NewRun, run_type: str, conf: dict[str, Any]
+) -> None:
+    driven = {DRIVER: {"dag_id": JOB_DAG, "run_id": "job-a"}}
+    new_run("job-a", "failed")
+    new_run("job-a__resumed", "running", run_type=run_type, **conf)
+    run = AirflowJobRuns().look("job-a", driven)
+    assert run is not None
+    assert run.run_id == "job-a"
+    new_run("job-a__resumed-1f", "running", run_type=BY_A_TASK, job_id="job-a")
+    run = AirflowJobRuns().look("job-a", {**driven, RESUMED: "job-a__resumed-1f"})
+    assert run is not None
+    assert run.run_id == "job-a__resumed-1f"
 
 
 def test_a_refusal_counts_until_its_task_is_cleared(new_run: NewRun) -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from secrets import token_hex
 from typing import Any
 
 from airflow.sdk.exceptions import ErrorType
-from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+from airflow.sdk.execution_time.comms import ErrorResponse, GetDagRun, TriggerDagRun
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from elastic_airflow.names import JOB_DAG, resumed_run_id
+from elastic_airflow.names import BY_A_TASK, JOB_DAG, RESUMED, resumed_run_id
 from elastic_core.errors import InfrastructureError
+from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.service import JobControl
 from elastic_core.spec.form import JOB_ID
 
 FINISHED = ["success", "failed"]
@@ -57,12 +60,30 @@ def start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, again: b
     return True
 
 
-def ensure_resumed_run(job_id: str, why: str) -> str | None:
-    """A run that attaches to a job which has none that works for it. What was done; None where it has one already."""
-    run_id = resumed_run_id(job_id)
+def ensure_resumed_run(control: JobControl, job: JobStatus, why: str) -> str | None:
+    """A run that attaches to a job which has none that works for it. What was done; None where it has one already.
+
+    Anybody who may start runs may have given one the id that this one is to have. It is left alone, and ours gets
+    another id, which nobody can have guessed: on record first, so that whoever looks for the job's run finds it.
+    """
+    job_id = job.job_id
+    run_id = job.results.get(RESUMED) or resumed_run_id(job_id)
     run = presence(JOB_DAG, run_id)
+    if run is not Presence.MISSING and not _takes_up(run_id, job_id):
+        run_id, run = f"{resumed_run_id(job_id)}-{token_hex(8)}", Presence.MISSING
+        control.record_results(job_id, {RESUMED: run_id})
     if run is Presence.OPEN:
         return None
     again = run is Presence.FINISHED
     start(JOB_DAG, run_id, {JOB_ID: job_id}, note=f"the job {why}", again=again)
     return f"job {job_id} {why}: {'cleared' if again else 'started'} run {run_id}"
+
+
+def _takes_up(run_id: str, job_id: str) -> bool:
+    """Whether this run of `elastic_job` is one that a task of ours has started for this job."""
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    run = SUPERVISOR_COMMS.send(GetDagRun(dag_id=JOB_DAG, run_id=run_id))
+    if isinstance(run, ErrorResponse):
+        raise InfrastructureError(f"Airflow does not say who started run {run_id!r} of {JOB_DAG!r}: {run.error}")
+    return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id

@@ -287,11 +287,11 @@ class ReconcileOperator(ElasticOperator):
         for job in map(control.job, job_ids):
             driver = job.results.get(DRIVER)
             if driver is None:
-                actions += self._start_first_run(job, now)
+                actions += self._start_first_run(control, job, now)
             elif driver.get("ended"):
-                actions += self._start_resume_run(job, "was revived")
+                actions += self._start_resume_run(control, job, "was revived")
             elif dag_runs.presence(driver["dag_id"], driver["run_id"]) is dag_runs.Presence.MISSING:
-                actions += self._start_resume_run(job, "had lost its run")
+                actions += self._start_resume_run(control, job, "had lost its run")
             elif (
                 state := dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"])
             ) in dag_runs.FINISHED:
@@ -307,11 +307,11 @@ class ReconcileOperator(ElasticOperator):
             ended = marked.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow")
         except Forbidden as refusal:
             self.log.warning("job %s goes on: %s", job.job_id, refusal)
-            return self._start_resume_run(job, "goes on: who marked its task may not cancel it")
+            return self._start_resume_run(control, job, "goes on: who marked its task may not cancel it")
         end_driver(control, ended)
         return [f"job {job.job_id} is cancelled: its task was marked as {state}"]
 
-    def _start_first_run(self, job: JobStatus, now: float) -> list[str]:
+    def _start_first_run(self, control: HttpControl, job: JobStatus, now: float) -> list[str]:
         """For a job that was recorded by a script, or whose run was lost before it could drive the job."""
         if now - job.submitted_at < TAKEN_UP_SECONDS:
             return []
@@ -320,12 +320,12 @@ class ReconcileOperator(ElasticOperator):
         if presence is dag_runs.Presence.OPEN:
             return []
         if RUN in job.results or presence is dag_runs.Presence.FINISHED:
-            return self._start_resume_run(job, "had lost its run")
+            return self._start_resume_run(control, job, "had lost its run")
         dag_runs.start(JOB_DAG, job.job_id, {JOB_ID: job.job_id}, note="the job was recorded without a run")
         return [f"job {job.job_id} had no run: started one"]
 
-    def _start_resume_run(self, job: JobStatus, why: str) -> list[str]:
-        action = dag_runs.ensure_resumed_run(job.job_id, why)
+    def _start_resume_run(self, control: HttpControl, job: JobStatus, why: str) -> list[str]:
+        action = dag_runs.ensure_resumed_run(control, job, why)
         return [action] if action else []
 
     def _start_missing_segment_runs(self, control: HttpControl, segment_ids: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
-from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RUN, SEGMENT_DAG
+from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RESUMED, RUN, SEGMENT_DAG
 from elastic_airflow.tasks.job_tasks import ReconcileOperator, RefitOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
@@ -53,6 +53,25 @@ def test_it_is_taken_up_once(job: str, airflow: FakeSupervisor) -> None:
     reconcile()
     reconcile()
     assert airflow.started.count((JOB_DAG, "digits-1__resumed")) == 1
+
+
+@pytest.mark.parametrize("conf", [{"spec": {"name": "mine"}}, {"job_id": "digits-1"}])
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_a_run_that_somebody_else_gave_the_name_of_the_one_to_come_keeps_no_job_from_being_taken_up(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, state: str, conf: dict[str, Any]
+) -> None:
+    taken = (JOB_DAG, "digits-1__resumed")
+    airflow.runs[taken], airflow.confs[taken] = state, conf
+    reconcile()
+    ((_, run_id),) = [run for run in airflow.started if run[0] == JOB_DAG]
+    assert run_id.startswith("digits-1__resumed-")
+    assert (airflow.confs[JOB_DAG, run_id], airflow.confs[taken]) == ({"job_id": job}, conf)
+    assert plane.job(job).results[RESUMED] == run_id, "so that whoever looks for the job's run finds it"
+    reconcile()
+    airflow.runs[JOB_DAG, run_id] = "failed"
+    reconcile()
+    assert airflow.started.count((JOB_DAG, run_id)) == 1
+    assert airflow.cleared == [(JOB_DAG, run_id)]
 
 
 def test_a_job_revived_by_other_means_gets_a_driver_again(
