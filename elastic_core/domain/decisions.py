@@ -70,6 +70,8 @@ class JobView:
     segment_id: str
     segment_state: SegmentState
     allocation: Allocation | None = None
+    # The node without which its processes do not go on: on Ray that of the group's coordinator.
+    tied_to: Annotated[str | None, Field(exclude_if=lambda node: node is None)] = None
     allocated_since: float | None = None
     waiting_since: float | None = None
     last_batch: int | None = None  # global batch of the last lease, None before the first

@@ -79,7 +79,8 @@ def course(
 ) -> Result:
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
     that time is enough for. `decided`: their work left, where it is not this policy's."""
-    options = Options(noise=0.0, max_seconds=max_seconds, starving=True)
+    tied = any(view.tied_to is not None for view in snapshot.jobs)
+    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, tied=tied)
     decided = work_decided(snapshot, policy) if decided is None else decided
     return simulate(workload_of(snapshot, decided), snapshot.nodes, registry.get(policy), options)
 

@@ -76,6 +76,7 @@ class JobRecord:
     reported_samples: int = 0  # by the last heartbeat of the lease that it holds
     segment: OpenSegment
     allocation: Allocation | None = None  # of the open segment: a lease whose segment has ended is on its way out
+    tied_to: str | None = None  # as `JobView.tied_to`
     last_batch: int | None = None  # global batch of its last lease
     past: Past = _NO_PAST
     spent: float = 0.0  # as `JobView.spent`
@@ -113,6 +114,7 @@ def job_view(record: JobRecord) -> JobView:
         segment_id=segment.segment_id,
         segment_state=segment.state,
         allocation=record.allocation,
+        tied_to=record.tied_to,
         allocated_since=past.allocated_since if holds else None,
         waiting_since=waiting_since(segment.state, segment.created_at, segment.asked_at),
         last_batch=record.last_batch,

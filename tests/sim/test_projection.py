@@ -38,6 +38,7 @@ from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.projection import course, what_if, work_of, workload_of
 from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
+from tests.sim.builders import Scripted
 
 NOW = 1_700_000_000.0
 LIMITS = Limits(
@@ -93,6 +94,18 @@ def ends(snapshot: Snapshot, policy: str = "fixed") -> dict[str, float]:
 
 def test_a_job_that_runs_goes_on_where_it_is_without_a_start() -> None:
     assert ends(picture(view("a", held=ON_A, done_samples=8_000))) == {"a": pytest.approx(100.0, rel=0.05)}
+
+
+@pytest.mark.parametrize(("tied_to", "left"), [(None, "node-b"), ("node-a", "node-a")])
+def test_a_job_shrinks_where_its_processes_can_go_on_as_production_says(
+    monkeypatch: pytest.MonkeyPatch, tied_to: str | None, left: str
+) -> None:
+    pool = (Node(name="node-a", type="cpu", num_slots=2), Node(name="node-b", type="cpu", num_slots=1))
+    held = Allocation(slots=(*pool[0].slots(), *pool[1].slots()), global_batch=16, layout=Layout(data=3))
+    job = view("a", held=held, limits=replace(LIMITS, slot_counts=(1, 3)), tied_to=tied_to)
+    monkeypatch.setattr(registry, "get", {"shrinks": Scripted(lambda now: {"a": (1, 16)})}.__getitem__)
+    result = course(picture(job, nodes=pool), "shrinks", decided={})
+    assert [dict(stretch.nodes) for stretch in result.held][-1] == {left: 1}
 
 
 def test_a_job_that_waits_starts_where_room_is_and_pays_for_its_start() -> None:
@@ -216,7 +229,7 @@ FORECAST = {
 
 def everything_known() -> Snapshot:
     """A job that runs and one that waits, of which all is told that can be; and one that is paused."""
-    runs = view("a", held=ON_A, allocated_since=NOW - 30.0, **OF_ALL)
+    runs = view("a", held=ON_A, tied_to="node-a", allocated_since=NOW - 30.0, **OF_ALL)
     waits = view("b", at=1.0, waiting_since=NOW - 20.0, segment_id="b__seg_3", **{**OF_ALL, **FORECAST})
     gone = Node(name="node-c", type="cpu", num_slots=2, present=False)
     dear = tuple(replace(node, price_per_slot_hour=36.0) for node in POOL)

@@ -87,15 +87,20 @@ def live_of_origin(tx: Tx, origin_epoch: int, *, lock: bool = True) -> LeaseRow 
 
 
 def tied_to(tx: Tx, lease: LeaseRow) -> str | None:
-    """The node without which the lease's processes cannot go on; None where there is none.
+    """The node without which the lease's processes cannot go on (`policy.plans.staying`); None where there is none."""
+    return ties(tx, [lease]).get(lease.epoch)
 
-    On Ray a group's coordinator stays where it began, on the node of its first rank 0, and ends with that node: were
-    no rank left there, the node would take a group along that is none of its own.
-    """
+
+def ties(tx: Tx, leases: Collection[LeaseRow]) -> dict[int, str]:
+    """The same of those of these leases that have one, by epoch."""
     if tx.settings.launcher != "ray":
-        return None
-    began = tx.session.get(LeaseRow, lease.origin_epoch)
-    return allocation(began).slots[0].node if began is not None else None
+        return {}
+    began = {row.epoch: row for row in tx.among(LeaseRow.epoch, {lease.origin_epoch for lease in leases})}
+    return {
+        lease.epoch: allocation(began[lease.origin_epoch]).slots[0].node
+        for lease in leases
+        if lease.origin_epoch in began
+    }
 
 
 def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:

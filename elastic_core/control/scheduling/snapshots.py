@@ -151,6 +151,7 @@ def _views(
     points, noise, past = profiles_of(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
     placed, batches = placed_speeds(tx, ids), _last_batches(tx, ids)
     (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
+    tied = leases.ties(tx, list(live.values()))
 
     def view(job_id: str, job: JobRow) -> JobView:
         segment, lease = segments[job_id], live.get(job_id)
@@ -170,6 +171,7 @@ def _views(
                 asked_at=segment.asked_at,
             ),
             allocation=leases.allocation(lease) if lease is not None and holds else None,
+            tied_to=tied.get(lease.epoch) if lease is not None and holds else None,
             last_batch=batches.get(job_id),
             past=past.get(job_id, Past()),
             spent=paid.get(job_id, 0.0),

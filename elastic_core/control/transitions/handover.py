@@ -14,8 +14,8 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
 from elastic_core.policy.plans.free_slots import FreeSlots
-from elastic_core.policy.plans.grants import as_held, in_place, usable
-from elastic_core.policy.plans.packing import place
+from elastic_core.policy.plans.grants import as_held, usable
+from elastic_core.policy.plans.staying import in_place_with
 from elastic_core.state.reshard.rank_places import rank_places
 
 
@@ -78,27 +78,11 @@ def places_in_place(
     """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot.
 
     `leaves`: nodes that are set aside, on which none of them goes on. `tied_to`: the node without which none goes on
-    (`leases.tied_to`), so that what is kept there comes before fewest nodes.
+    (`leases.tied_to`).
     """
     stays = usable(held, leaves)
-    chosen = in_place(target, stays, free.near(target, stays))
-    if chosen is not None and tied_to is not None and not _any_on(tied_to, chosen):
-        target = replace(target, nodes=_nodes_with(tied_to, target, stays))
-        chosen = in_place(target, stays, free.near(target, stays)) if not target.migrate else None
-    if chosen is None or (tied_to is not None and not _any_on(tied_to, chosen)):
-        return None
-    return rank_places(held.layout, held.slots, target.layout, chosen)
-
-
-def _any_on(node: str, slots: Collection[Slot]) -> bool:
-    return any(slot.node == node for slot in slots)
-
-
-def _nodes_with(node: str, target: Target, held: Allocation) -> dict[str, int]:
-    """Of a job that shrinks: what it holds on this node, and the rest on the fewest others that it holds."""
-    own = Counter(slot.node for slot in held.slots)
-    here = min(own.pop(node, 0), target.num_slots)
-    return {node: here, **place({}, min(target.num_slots - here, own.total()), own)}
+    chosen = in_place_with(tied_to, target, stays, lambda wanted: free.near(wanted, stays))
+    return None if chosen is None else rank_places(held.layout, held.slots, target.layout, chosen)
 
 
 def is_planned(tx: Tx, segment: SegmentRow) -> bool:

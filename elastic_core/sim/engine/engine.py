@@ -20,9 +20,10 @@ from elastic_core.domain import CPU, Allocation, Node, Plan, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.grants import as_held, granted, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.plans.staying import in_place_with
 from elastic_core.policy.rules.placed_alone import decide_on_one_type, places
 from elastic_core.policy.rules.slot_quotas import with_waiting, within_quotas
 from elastic_core.predict.speed.fit import job_models
@@ -54,6 +55,7 @@ class Options:
     max_decisions: int | None = None  # stop after so many, with what there is
     max_seconds: float = inf  # of this machine: stop after so many, with what there is
     pauses: Pauses | None = None  # None: each job's own restart time, in place or not
+    tied: bool = False  # processes go on only with the node of their first rank 0, as on Ray (`policy.plans.staying`)
     check: bool = True  # hold every plan to the allocator's checks
     timeline: bool = True  # record who held what
     starving: bool = False  # jobs that will never get slots are no error: it ends when nothing more can happen
@@ -274,7 +276,7 @@ class _Simulation:
     def _reach_boundary(self, holder: Holder, target: Target) -> None:
         """Go on in the same processes where that can be, as at a final commit; else give everything up and ask."""
         running, held = self.active[holder.job_id], holder.allocation
-        chosen = in_place(target, held, self.free)
+        chosen = in_place_with(running.tied_to, target, held, lambda _: self.free)
         slots = chosen
         if chosen is not None and not target.roles:
             slots = rank_places(held.layout, held.slots, target.layout, chosen)
@@ -290,6 +292,8 @@ class _Simulation:
 
     def _take(self, job_id: str, kind: str, allocation: Allocation, *, restarted: bool, pause: float | None) -> None:
         self.free.difference_update(allocation.slots)
+        if restarted and self.options.tied:
+            self.active[job_id].tied_to = allocation.slots[0].node
         self.active[job_id].hold(self.now, kind, allocation, restarted=restarted, pause_seconds=pause)
         self.open_since[job_id] = self.now
 

@@ -67,6 +67,7 @@ class Running:
     nodes: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)  # all that it holds, by type
     allocation: Allocation | None = None
+    tied_to: str | None = None  # as `JobView.tied_to`; of the last processes, while it has none
     last_slots: tuple[Slot, ...] = ()  # that it gave up last
     split: Split = _NO_SPLIT
     rate: float = 0.0  # work a second while it trains
@@ -165,6 +166,7 @@ class Running:
     def stand(self, kind: str, allocation: Allocation) -> None:
         """Go on with the slots that it held as production was looked at: in the same segment, and at once."""
         assert self.stood is not None, "a new job holds nothing"
+        self.tied_to = self.stood.tied_to
         self._settle(self.at, kind, allocation, 0.0)
         self.leases.held_before(self.at, allocation, self.num_slots)
 
@@ -305,6 +307,7 @@ class Running:
             reported_samples=int(self._done_at_start if self.leases.first_step_is_to_come else self.done),
             segment=self._segment,
             allocation=self.allocation,
+            tied_to=self.tied_to if self.allocation is not None else None,
             last_batch=self.last_batch,
             past=self.leases.past(self.at),
             spent=self.spent,

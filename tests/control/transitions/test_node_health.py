@@ -228,6 +228,21 @@ def test_a_job_that_shrinks_stays_on_its_coordinators_node_though_another_fits_b
     assert [slot.node for slot in went_on.allocation.slots] == ["node-a", "node-a"]
 
 
+def test_policies_are_shown_the_node_without_which_processes_do_not_go_on(on_ray: LedgerControl) -> None:
+    order = a_life(on_ray, "job-a", (2, 5)).start()
+    a_life(on_ray, "job-b", (3, 3))
+    on_ray.acquire(on_ray.job("job-b").segment_id)
+    assert [view.tied_to for view in on_ray.snapshot().jobs] == ["node-a", None], "one that waits is tied to none"
+    on_ray.trainer(order.token).heartbeat(a_beat(1))
+    on_ray.trainer(order.token).commit(a_commit(order, 2, final=True, ready=()))
+    assert [view.tied_to for view in on_ray.snapshot().jobs] == ["node-a", None], "they are the same processes"
+
+
+def test_where_groups_have_no_coordinator_they_are_tied_to_no_node(control: LedgerControl) -> None:
+    a_life(control, "job-a", (1, 4)).start()
+    assert [view.tied_to for view in control.snapshot().jobs] == [None]
+
+
 # that goes
 
 

@@ -23,7 +23,7 @@ from elastic_core.sim.ground_truth.physics import gain
 from elastic_core.sim.ground_truth.workload import Workload
 from tests.policy.builders import nodes
 from tests.policy.strategies import BUSY
-from tests.sim.builders import QUIET, Restless, Scripted, of, physics, sim_job, workloads
+from tests.sim.builders import QUIET, Restless, Scripted, allowed, of, physics, sim_job, workloads
 
 POOL = (*nodes(2, 3, kind="a"), *nodes(2, kind="b"))
 FEW = settings(BUSY, max_examples=60)
@@ -90,6 +90,22 @@ def test_a_policy_is_asked_at_arrivals_ends_and_its_own_wake_ups_and_at_no_other
     assert [picture.now for picture in policy.seen] == [0.0, 20.0, 70.0, 105.0]  # b ends at 125, and nobody is left
     assert [picture.version for picture in policy.seen] == [0, 1, 2, 3]
     assert [picture.policy_state for picture in policy.seen] == [{}, *({"count": n} for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("tied", "left", "shown"), [(True, "cpu-0", "cpu-0"), (False, "cpu-1", None)])
+def test_processes_that_are_tied_to_a_node_shrink_onto_it_though_another_fits_better(
+    tied: bool, left: str, shown: str | None
+) -> None:
+    """As production has it (`tests/control/transitions/test_node_health.py`): of three slots and two it keeps two."""
+    limits = allowed((2, 3, 5), (10, 60))
+    both = of(sim_job("a", limits=limits), sim_job("b", at=10.0, limits=limits))
+    share = Scripted(lambda now: {"a": (2, 20), "b": (3, 30)} if len(now.jobs) > 1 else {now.jobs[0].job_id: (5, 50)})
+    result = run(both, share, nodes(3, 2), replace(QUIET, tied=tied))
+    first, second = stretches(result)["a"][:2]
+    assert (first.nodes, second.nodes) == ({"cpu-0": 3, "cpu-1": 2}, {left: 2})
+    views = [view for now in share.seen for view in now.jobs if view.job_id == "a"]
+    assert {view.tied_to for view in views if view.allocation is not None} == {shown}
+    assert all(view.tied_to is None for view in views if view.allocation is None)
 
 
 # --- laws over a policy without any sense -----------------------------------------------------------------------
