@@ -34,6 +34,7 @@ log = logs.get_logger("elastic_core.services.ray_pool")
 LOOK_SECONDS = 1.0
 AFTER_LOSS_SECONDS = 120.0  # that dead groups are looked for
 EMPTY_SECONDS = 10.0
+SAME_SECONDS = 1.0  # by which two readings of one deadline may differ
 DRAINED = "Ray drains it"
 
 
@@ -83,9 +84,11 @@ class RayPoolService:
 
     def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str], deadlines: Mapping[str, float]) -> None:
         """Nodes that were set aside for another reason stay so, drained or not; when they go is told of them, too."""
+        apart = SteadyClock(self._settings.home)() - time.time()  # Ray goes by the wall clock, which may be set
         for node in acting.nodes():
-            at = deadlines.get(node.name)
-            if node.name in draining and (node.set_aside_reason is None or at not in (None, node.leaves_at)):
+            at = deadlines[node.name] + apart if node.name in deadlines else None
+            is_news = at is not None and (node.leaves_at is None or abs(at - node.leaves_at) > SAME_SECONDS)
+            if node.name in draining and (node.set_aside_reason is None or is_news):
                 acting.set_aside_node(node.name, DRAINED, at)
             elif node.name not in draining and node.set_aside_reason == DRAINED:
                 acting.take_back_node(node.name)

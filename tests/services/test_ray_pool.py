@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.teams.permissions import Action
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.on_ray.pool.pool_reports import RayPool
 from elastic_core.protocol.http_client import HttpControl
@@ -156,22 +158,32 @@ def test_one_that_is_drained_before_it_is_in_the_pool_is_set_aside_with_its_comi
 
 
 def test_the_ledger_knows_until_when_a_drained_node_is_there(parts: Parts) -> None:
-    def goes() -> dict[str, float | None]:
-        return {node.name: node.leaves_at for node in parts.plane.nodes()}
-
     service = parts.service()
     parts.turns(service, pool("a", "b"))
     parts.plane.set_aside_node("a", "its fan is loud")
     parts.turns(service, pool("a", "b", draining=("a", "b"), a=2e9, b=1.9e9))
-    assert goes() == {"a": 2e9, "b": 1.9e9}
+    assert goes(parts) == pytest.approx({"a": 2e9, "b": 1.9e9}, abs=1.0)
     parts.turns(service, pool("a", "b", draining=("a", "b"), a=2e9, b=1.8e9))  # it was drained anew
-    assert goes() == {"a": 2e9, "b": 1.8e9}
+    assert goes(parts) == pytest.approx({"a": 2e9, "b": 1.8e9}, abs=1.0)
     assert parts.aside() == {"a": "its fan is loud", "b": DRAINED}
     done = parts.did(Action.SET_ASIDE)
     parts.turns(parts.service(), pool("a", "b", draining=("a", "b"), a=2e9, b=1.8e9))
     assert parts.did(Action.SET_ASIDE) == done
     parts.turns(service, pool("a", "b"))
-    assert goes()["b"] is None
+    assert goes(parts)["b"] is None
+
+
+def goes(parts: Parts) -> dict[str, float | None]:
+    return {node.name: node.leaves_at for node in parts.plane.nodes()}
+
+
+def test_a_node_goes_by_the_ledgers_clock_whatever_the_hosts_is_set_to(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SteadyClock(parts.home)  # the platform was started before
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + 3600.0)
+    parts.turns(parts.service(), pool("a", draining=("a",), a=2e9))
+    assert goes(parts) == pytest.approx({"a": 2e9 - 3600.0}, abs=1.0)
 
 
 def test_after_a_loss_it_looks_for_dead_groups_at_once(parts: Parts) -> None:
