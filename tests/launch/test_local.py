@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from tests.launch.builders import (
     wait_until_ready,
     workers_of,
 )
+from tests.train.ledger import FolderLedger
 
 
 def memory_of(process: ProcessId) -> bytes:
@@ -388,8 +390,22 @@ def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.
     assert folder.path.stat().st_mode & 0o077 == 0
 
 
+def test_a_rank_0_whose_native_code_keeps_the_interpreters_lock_does_not_outlive_its_lease(
+    home: Path, tmp_path: Path
+) -> None:
+    """Its own watch over the lease does not run, and on a node that is cut off nobody else is there to stop it."""
+    FolderLedger(tmp_path / "ledger").set(lease_seconds=4.0)
+    worker = (sys.executable, "-m", "tests.launch.stuck_worker", str(tmp_path / "ledger"))
+    launcher = LocalLauncher(settings(home), worker_command=worker)
+    launcher.start(replace(order(num_slots=1), lease_seconds=4.0))
+    (worker_process,) = wait_until_ready(launcher, 1)
+    report = wait_until_dead(launcher, seconds=60).exit
+    assert report is not None
+    assert f"rank 0 (pid {worker_process.pid}) has not ended with it" in report.error
+    assert report.exit_codes == (-signal.SIGKILL,)
+
+
 def test_a_rank_0_that_outlives_its_lease_is_ended_by_its_agent_with_the_others(home: Path) -> None:
-    """As one does whose native code keeps the interpreter's lock: its own watch over the lease does not run."""
     launcher = scripted(home, "lease:1,sleep")
     launcher.start(order())
     workers, began = wait_until_ready(launcher), time.monotonic()
