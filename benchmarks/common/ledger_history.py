@@ -42,7 +42,8 @@ PREPARE elastic_look AS SELECT json_build_object(
         FROM (SELECT epoch, count(*) AS n FROM observations GROUP BY epoch) AS counted),
     'absent', (SELECT json_agg(s.id) FROM slots s JOIN nodes n ON n.name = s.node
         WHERE NOT n.present OR s.index >= n.num_slots),
-    'aside', (SELECT json_object_agg(name, set_aside_at) FROM nodes WHERE set_aside_at IS NOT NULL),
+    'aside', (SELECT json_object_agg(name, set_aside_at) FROM nodes
+        WHERE set_aside_at IS NOT NULL AND leaves_at IS NULL),
     'version', (SELECT version FROM scheduling), 'decided', (SELECT decided_version FROM scheduling),
     'decisions', (SELECT max(id) FROM decisions)
 )
@@ -62,7 +63,7 @@ class Picture:
     beats: Mapping[int, int]
     observed: Mapping[int, int]
     absent: frozenset[str]
-    aside: Mapping[str, float]  # nodes that are set aside -> since when
+    aside: Mapping[str, float]  # nodes that are set aside, with no time at which they go -> since when
     version: int
     decided: int
     last_decision: int

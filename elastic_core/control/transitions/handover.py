@@ -6,11 +6,12 @@ A final commit does it; a heartbeat's answer foretells it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.nodes import leave_by
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
 from elastic_core.policy.plans.free_slots import FreeSlots
@@ -35,11 +36,11 @@ class Handover:
 
 
 def plan_handover(
-    tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None, set_aside: Collection[str],
+    tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None, set_aside: Mapping[str, float | None],
     free_slots: Callable[[Tx], FreeSlots] = leases.free_slots,
 ) -> Handover | None:  # fmt: skip
     """None when the processes have to stop. `ready`: not held, and a worker waits for each; None: never resize.
-    `set_aside`: names of nodes.
+    `set_aside`: as `nodes.set_aside_nodes` says.
 
     A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
     """
@@ -56,7 +57,7 @@ def plan_handover(
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return Handover(target, slots)
     if leaves:
-        return None  # no lease goes on on a node that is set aside
+        return _on_nodes_that_go(tx, segment, target, held, leave_by(set_aside, leaves, tx.settings))
     wanted = target.wanted
     missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
     if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
@@ -70,6 +71,21 @@ def plan_handover(
     reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
     unchanged = replace(target, counts=held.counts(), layout=held.layout, stages=held.stages, reason=reason)
     return Handover(unchanged, held.slots, short_of_workers=short)
+
+
+def _on_nodes_that_go(
+    tx: Tx, segment: SegmentRow, target: Target, held: Allocation, leave_by: float | None
+) -> Handover | None:
+    """No lease goes on on a node that is set aside, but for one that is known to be there a while longer: who has no
+    room elsewhere, and so was not asked to leave, goes on there as before."""
+    if leave_by is None or tx.now >= leave_by or segment.revoked_by == "plan":
+        return None
+    reason = f"stays where it is while that is there, for want of room elsewhere; {target.reason}"
+    same = replace(
+        target, counts=held.counts(), global_batch=held.global_batch, layout=held.layout, comm=held.comm,
+        stages=held.stages, reason=reason,
+    )  # fmt: skip
+    return Handover(same, held.slots)
 
 
 def places_in_place(
@@ -95,7 +111,11 @@ def is_planned(tx: Tx, segment: SegmentRow) -> bool:
 
 
 def stays_as_it_is(
-    tx: Tx, segment: SegmentRow, lease: LeaseRow, set_aside: Collection[str], free_slots: Callable[[Tx], FreeSlots]
+    tx: Tx,
+    segment: SegmentRow,
+    lease: LeaseRow,
+    set_aside: Mapping[str, float | None],
+    free_slots: Callable[[Tx], FreeSlots],
 ) -> bool:
     """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
 

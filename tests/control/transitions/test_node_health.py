@@ -278,6 +278,35 @@ def test_until_a_node_is_about_to_go_a_job_stays_for_want_of_room_and_then_leave
     assert control.job("job-a").step == 4
 
 
+def test_a_boundary_of_its_own_keeps_a_job_on_a_node_that_is_there_a_while_longer_and_no_room_elsewhere(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, b = first.start(), second.start()
+    (there,) = nodes_of(a)
+    goes = clock() + 1800.0
+    control.set_aside_node(there, "a spot market's notice", goes)
+    again = control.trainer(a.token).commit(a_commit(a, 3, final=True, ready=())).order
+    assert again is not None
+    assert (again.allocation, again.origin_epoch) == (a.allocation, a.origin_epoch)
+    assert "for want of room elsewhere" in (control.segment(first.segment_id()).grant_reason or "")
+    control.trainer(b.token).heartbeat(a_beat(1))
+    control.trainer(b.token).commit(a_commit(b, 2, final=True))
+    second.leave(b)  # and there is room
+    assert asked_to_leave(control, again, 4)[0] is Directive.BOUNDARY
+    assert control.trainer(again.token).commit(a_commit(again, 5, final=True, ready=())).order is None
+    first.leave(again)
+    assert nodes_of(first.start(5)) == nodes_of(b)
+
+
+def test_no_boundary_keeps_a_job_on_a_node_that_is_about_to_go(control: LedgerControl, clock: FakeClock) -> None:
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, _ = first.start(), second.start()
+    (there,) = nodes_of(a)
+    control.set_aside_node(there, "a spot market's notice", clock() + leave_time(control))
+    assert control.trainer(a.token).commit(a_commit(a, 3, final=True, ready=())).order is None
+
+
 def test_a_job_leaves_at_once_a_node_that_goes_within_the_time_that_a_boundary_may_take(
     control: LedgerControl, clock: FakeClock
 ) -> None:

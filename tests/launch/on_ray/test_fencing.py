@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from elastic_core.domain import Allocation, Layout, Slot
 from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
+from elastic_core.launch.on_ray.pool import drain_node
 from elastic_core.launch.on_ray.pool.pool_reports import PoolReports, RayPool
 from elastic_core.launch.on_ray.ray_launcher import RayLauncher
 from elastic_core.protocol.process_groups import LaunchOrder
@@ -64,6 +66,22 @@ def test_a_group_goes_on_while_rays_head_is_away_for_longer_than_a_lease(cluster
     launcher.stop(7, 20.0)
     wait_for(lambda: not launcher.poll(7).alive, SECONDS, pause=0.5)
     assert launcher.poll(7).exit.kind == "boundary"
+
+
+def test_until_when_a_drained_node_is_there_the_pool_has_from_ray(cluster: RayCluster, tmp_path: Path) -> None:
+    cluster.add("n1", 1)
+    settings = cluster.settings(tmp_path, node_memory_mb=0)
+    reports = PoolReports(settings)
+    wait_for(lambda: (pool := reports.newest()) and len(pool.nodes) == 2, SECONDS, pause=0.5)
+    options = ["--node", "n1", "--seconds", "600", "--namespace", settings.ray_namespace]
+    command = [sys.executable, "-m", drain_node.__name__, *options, "--home", str(settings.node_home())]
+    environ = {**cluster.environ, "RAY_ADDRESS": f"127.0.0.1:{cluster.port}"}
+    before = time.time()
+    assert subprocess.run(command, env=environ, cwd=settings.project).returncode == 0
+    found = reports.newest()
+    assert found is not None
+    assert found.draining == ("n1",)
+    assert before + 600.0 <= found.deadlines["n1"] <= time.time() + 600.0
 
 
 def test_a_silent_nodes_workers_end_with_the_lease_and_it_gets_no_work_before(
