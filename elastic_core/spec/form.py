@@ -1,8 +1,9 @@
 """The trigger form: the job spec's JSON schema as flat fields, and the way back from a filled form to a spec.
 
-One field per leaf of `JobSpec`; sections follow its nested models. Every field may stay empty: an empty field takes
-the value of the goal or preset chosen, and without one the spec's default. Knows no web framework: a field is a name, a
-default and the JSON schema keywords that a form renders.
+One field per leaf of `JobSpec`; sections follow its nested models, and a section for each task has its parameters
+(`catalogue.task_params`). Every field may stay empty: an empty field takes the value of the goal or preset chosen, and
+without one the default. Knows no web framework: a field is a name, a default and the JSON schema keywords that a form
+renders.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_core.errors import UserError
-from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
+from elastic_core.spec.catalogue.entry_catalogue import EntryListed, ParamListed
+from elastic_core.spec.catalogue.task_params import chosen_params, is_param, param_fields, section_of, with_fields
 from elastic_core.spec.goals import GOALS
 from elastic_core.spec.inputs.dotted import put
 from elastic_core.spec.job import JobSpec, parse_job_spec
@@ -50,7 +52,7 @@ PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduli
 HELP = {
     "name": "Lower-case letters, digits and '-'. Also the name of the MLflow model, unless another is given.",
     "entry_point": "What is trained: a class or a function, as module:name.",
-    "params": "Parameters of the task's own code, as JSON, checked by it before the job is accepted.",
+    "params": "Parameters of the task's own code, as JSON. Those that a preset gives count for its own task alone.",
     "work.epochs": "Passes over the data set. Give this or samples, not both.",
     "work.samples": "Samples to train on in all. Give this or epochs, not both.",
     "work.measure": "What epochs and samples count: samples that are read, or progress, which is what they are worth "
@@ -121,19 +123,30 @@ def form_fields(
     leaves.sort(key=lambda item: order.index(item.schema["section"]))
     told = {"entry_point": _offered, "params": _parameters} if entries else {}
     leaves = [told[leaf.name](leaf, entries) if leaf.name in told else leaf for leaf in leaves]
-    return (_preset(presets), _goal(), *leaves, *_about())
+    params = [FormField(name=name, path=(), default=None, schema=of) for name, of in param_fields(entries, UNCHOSEN)]
+    at = next((at for at, leaf in enumerate(leaves) if leaf.schema["section"] == SECTIONS["advanced"]), len(leaves))
+    return (_preset(presets), _goal(), *leaves[:at], *params, *leaves[at:], *_about())
 
 
-def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> JobSpec:
-    """The spec that a filled form means. Raises `UserError` naming every field that is wrong and what is allowed."""
+def spec_from_form(
+    values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], entries: Sequence[EntryListed] = ()
+) -> JobSpec:  # fmt: skip
+    """The spec that a filled form means. `entries`: what a job may name, for parameters of tasks that are filled in.
+
+    Raises `UserError` naming every field that is wrong and what is allowed.
+    """
     known = {item.name: item for item in form_fields(presets)}
     for name in values.keys() - known.keys():
+        if is_param(name):
+            continue
         near = near_miss(name, known, cutoff=0.6)
         hint = f"did you mean {near!r}?" if near else f"known fields: {', '.join(sorted(known))}"
         raise UserError(f"the form has no field {name!r}: {hint}")
     if values.get(WHOLE_SPEC):
         return parse_job_spec(values[WHOLE_SPEC])
     spec = _copy(_chosen(values.get(PRESET) or NO_PRESET, presets))
+    if values.get("entry_point") not in (None, "", spec.get("entry_point")):
+        spec.pop("params", None)  # they are those of the preset's task
     for path, value in _given(_wanted(values.get(GOAL) or NO_GOAL), ()):
         put(spec, path, value)
     filled = [(item.path, values.get(item.name)) for item in known.values() if item.path]
@@ -143,6 +156,8 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
             spec.get("work", {}).pop(amount, None)
     for path, value in filled:
         put(spec, path, value)
+    for param, value in chosen_params(values, spec.get("entry_point"), entries).items():
+        put(spec, ("params", param), value)
     return parse_job_spec(spec)
 
 
@@ -247,6 +262,8 @@ def _parameters(leaf: FormField, entries: Sequence[EntryListed]) -> FormField:
     ]
     schema = dict(leaf.schema)
     words = schema.pop("description")
+    sections = [f"*{section_of(entry.entry_point)}*" for entry in with_fields(entries)]
+    words += f". What is filled in below, under {' or '.join(sections[:2])}, replaces it" if sections else ""
     return replace(leaf, schema={**schema, "description_md": _lines(f"{words}.", lines)})
 
 

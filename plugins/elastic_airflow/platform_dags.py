@@ -25,7 +25,7 @@ from elastic_airflow.tasks.job_tasks import (
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
 from elastic_airflow.tasks.segment_timetable import ByLedger
 from elastic_core.settings import Settings
-from elastic_core.spec.entry_catalogue import find_entries
+from elastic_core.spec.catalogue.entry_catalogue import find_entries
 from elastic_core.spec.form import form_fields
 from elastic_core.spec.inputs.presets import find_presets
 

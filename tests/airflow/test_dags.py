@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import TimeRestriction
 
@@ -81,6 +82,19 @@ def test_the_form_as_it_comes_up_is_a_valid_job_once_a_preset_is_chosen(dags: di
 def test_the_form_offers_the_tasks_of_this_project(dags: dict[str, DAG]) -> None:
     offered = dags["elastic_job"].params.get_param("entry_point").schema["examples"]
     assert {"examples.digits:Digits", "examples.plain_loop:train"} <= set(offered)
+
+
+def test_parameters_of_the_tasks_are_fields_that_airflow_judges_before_there_is_a_run(dags: dict[str, DAG]) -> None:
+    params = dags["elastic_job"].params
+    width = params.get_param("examples.digits:Digits.width")
+    assert (width.value, width.schema["section"]) == (None, "Parameters of examples.digits:Digits")
+    assert width.resolve(64) == 64
+    with pytest.raises(ParamValidationError, match="3 is less than the minimum of 4"):
+        width.resolve(3)
+    sections = list(dict.fromkeys(params.get_param(name).schema.get("section") for name in params))
+    own = [section for section in sections if str(section).startswith("Parameters of ")]
+    assert sections.index("Job") < sections.index(own[0])
+    assert sections[-1] == "Advanced", "tasks are before it, where they are found, and after what most jobs are asked"
 
 
 def test_tasks_heal_by_themselves_and_what_comes_again_waits_for_its_next_time(dags: dict[str, DAG]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
-from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
+from elastic_core.spec.catalogue.entry_catalogue import EntryListed, ParamListed
 from elastic_core.spec.form import SECTIONS, form_fields, spec_from_form
 from elastic_core.spec.goals import GOALS
 

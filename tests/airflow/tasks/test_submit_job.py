@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,25 @@ def test_the_form_and_a_whole_spec_make_the_same_job(plane: LedgerControl) -> No
     by_spec = plane.job(submit({"spec": SPEC, "job_id": "by-spec", "warm_start": None}))
     assert (by_form.job_id, by_spec.job_id) == ("by-form", "by-spec")
     assert (by_form.spec, by_form.facts, by_form.total_samples) == (by_spec.spec, by_spec.facts, by_spec.total_samples)
+
+
+def test_parameters_of_the_task_are_filled_in_by_name(
+    plane: LedgerControl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a run of the form brings them along: with an empty one for each of all the others."""
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "pets.py").write_text(
+        "class Cats(Task):\n    class Params(BaseModel):\n        width: int = 8\n        bias: bool = True\n"
+    )
+    monkeypatch.setenv("ELASTIC_PROJECT", str(tmp_path))
+    cats = "examples.pets:Cats"
+    form = {"preset": "digits", "entry_point": cats, f"{cats}.width": None, "gone:Task.width": None}
+    submit({**form, f"{cats}.bias": "false"}, FakeTask(JOB_DAG, "no-bias", "submit"))
+    assert plane.job("no-bias").spec.params == {"bias": False}
+    refused = FakeTask(JOB_DAG, "misspelt", "submit")
+    with pytest.raises(AirflowFailException, match="did you mean 'width'"):
+        submit({**form, f"{cats}.widht": 3}, refused)
+    assert f"{cats}.widht: there is no such key" in refused.pushed[REFUSAL]
 
 
 def test_a_warm_start_is_part_of_the_job(plane: LedgerControl) -> None:

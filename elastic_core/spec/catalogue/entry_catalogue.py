@@ -9,16 +9,19 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from elastic_core.spec.catalogue.param_schemas import field_words, last_name, schema_of
 from elastic_core.spec.entry_points import is_allowed, parse_patterns
 
 MOST_FILES, MOST_BYTES = 500, 2**20  # that are read, of each
 PASSED_OVER = ("__pycache__", "node_modules")
 BASE, LOOP = "Task", "Session"  # of `train.task`; of `train.session`, what a loop of one's own is given
+MAKERS = ("session_task", "trainer_task", "lightning_task")  # decorators of `train` that make a function an entry point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class ParamListed:
     kind: str  # as annotated
     default: str | None  # as written; None: it has to be given
     about: str
+    schema: Mapping[str, Any] = field(default_factory=dict)  # JSON schema of its values; {}: of any kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ def find_entries(project: Path, patterns: str | Sequence[str]) -> tuple[EntryLis
         EntryListed(
             entry_point=f"{module}:{node.name}",
             about=_first_line(node) or _first_line(tree),
-            params=classes.params(module, node.name),
+            params=classes.params(module, node.name) if isinstance(node, ast.ClassDef) else classes.given(module, node),
         )
         for module, tree in modules.items()
         if is_allowed(module, allowed)
@@ -71,7 +75,7 @@ class _Classes:
         place = self._find(module, name)
         if place is None or name in seen:
             return name == BASE
-        bases = (_last_name(base) for base in self._known[place].bases)
+        bases = (last_name(base) for base in self._known[place].bases)
         return any(base == BASE or self.is_task(place[0], base, seen | {name}) for base in bases)
 
     def params(self, module: str, name: str) -> tuple[ParamListed, ...]:
@@ -82,11 +86,19 @@ class _Classes:
         for part in self._known[place].body:
             if isinstance(part, ast.ClassDef) and part.name == "Params":
                 return tuple(_own_fields(part).values())
-            if isinstance(part, ast.Assign) and any(_last_name(target) == "Params" for target in part.targets):
-                return tuple(self._fields(place[0], _last_name(part.value)).values())
-        for base in map(_last_name, self._known[place].bases):
+            if isinstance(part, ast.Assign) and any(last_name(target) == "Params" for target in part.targets):
+                return tuple(self._fields(place[0], last_name(part.value)).values())
+        for base in map(last_name, self._known[place].bases):
             if base != name and (found := self.params(place[0], base)):
                 return found
+        return ()
+
+    def given(self, module: str, function: ast.FunctionDef) -> tuple[ParamListed, ...]:
+        """Fields of the class that a function's decorator names as `params`."""
+        for maker in _makers(function):
+            for keyword in maker.keywords:
+                if keyword.arg == "params":
+                    return tuple(self._fields(module, last_name(keyword.value)).values())
         return ()
 
     def _fields(self, module: str, name: str) -> dict[str, ParamListed]:
@@ -95,7 +107,7 @@ class _Classes:
             return {}
         model = self._known[place]
         inherited: dict[str, ParamListed] = {}
-        for base in map(_last_name, model.bases):
+        for base in map(last_name, model.bases):
             if base != name:
                 inherited |= self._fields(place[0], base)
         return {**inherited, **_own_fields(model)}
@@ -136,9 +148,16 @@ def _sources(top: Path) -> Iterator[Path]:
 
 
 def _is_loop(node: ast.FunctionDef) -> bool:
-    """A loop of one's own, which is given a session."""
-    annotation = node.args.args[0].annotation if node.args.args else None
-    return annotation is not None and _last_name(annotation) == LOOP
+    """A loop of one's own, which is given a session, or a function that a decorator makes one."""
+    taken = node.args.args
+    if _makers(node) or (len(taken) == 1 and taken[0].arg == "session"):
+        return True
+    annotation = taken[0].annotation if taken else None
+    return annotation is not None and last_name(annotation) == LOOP
+
+
+def _makers(node: ast.FunctionDef) -> list[ast.Call]:
+    return [each for each in node.decorator_list if isinstance(each, ast.Call) and last_name(each.func) in MAKERS]
 
 
 def _own_fields(model: ast.ClassDef) -> dict[str, ParamListed]:
@@ -150,26 +169,17 @@ def _own_fields(model: ast.ClassDef) -> dict[str, ParamListed]:
 
 
 def _field(name: str, part: ast.AnnAssign) -> ParamListed:
-    default, about = part.value, ""
-    if isinstance(default, ast.Call) and _last_name(default.func) == "Field":
-        words = {keyword.arg: keyword.value for keyword in default.keywords}
-        told = words.get("description")
-        about = told.value if isinstance(told, ast.Constant) and isinstance(told.value, str) else ""
+    default, words = part.value, field_words(part.annotation) | field_words(part.value)
+    if isinstance(default, ast.Call) and last_name(default.func) == "Field":
         default = default.args[0] if default.args else words.get("default", words.get("default_factory"))
     if isinstance(default, ast.Constant) and default.value is Ellipsis:
         default = None
+    told = words.get("description")
     return ParamListed(
         name=name, kind=ast.unparse(part.annotation), default=None if default is None else ast.unparse(default),
-        about=about,
+        about=told.value if isinstance(told, ast.Constant) and isinstance(told.value, str) else "",
+        schema=schema_of(part.annotation, words),
     )  # fmt: skip
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Subscript):
-        return _last_name(node.value)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):  # an annotation in quotes
-        return node.value.rpartition(".")[2]
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.Module) -> str:

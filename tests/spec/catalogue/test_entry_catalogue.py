@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.spec.entry_catalogue import EntryListed, ParamListed, find_entries
+from elastic_core.spec.catalogue.entry_catalogue import EntryListed, ParamListed, find_entries
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = '''"""Cats and dogs."""
 raise SystemExit("nobody reads a DAG file to run this")
 
@@ -48,11 +48,13 @@ def project(tmp_path: Path) -> Path:
 
 def test_tasks_and_loops_of_allowed_modules_are_found_with_words_and_parameters(project: Path) -> None:
     cats = (
-        ParamListed(name="width", kind="int", default="8", about=""),
-        ParamListed(name="depth", kind="int", default=None, about="blocks"),
-        ParamListed(name="rate", kind="float", default="0.001", about=""),
+        ParamListed(name="width", kind="int", default="8", about="", schema={"type": "integer"}),
+        ParamListed(name="depth", kind="int", default=None, about="blocks", schema={"type": "integer", "minimum": 1}),
+        ParamListed(
+            name="rate", kind="float", default="0.001", about="", schema={"type": "number", "exclusiveMinimum": 0}
+        ),
     )
-    wings = (ParamListed(name="wings", kind="int", default="2", about=""),)
+    wings = (ParamListed(name="wings", kind="int", default="2", about="", schema={"type": "integer"}),)
     assert find_entries(project, "pets.*") == (
         EntryListed(entry_point="pets.models:Cats", about="Pictures of cats.", params=cats),
         EntryListed(entry_point="pets.models:Dogs", about="Cats and dogs.", params=cats),
@@ -89,7 +91,7 @@ def test_installed_packages_hidden_folders_and_caches_do_not_use_up_the_files_th
 ) -> None:
     told = find_entries(project, "*")
     assert "secret:Hidden" in {entry.entry_point for entry in told}
-    monkeypatch.setattr("elastic_core.spec.entry_catalogue.MOST_FILES", 5)
+    monkeypatch.setattr("elastic_core.spec.catalogue.entry_catalogue.MOST_FILES", 5)
     packages = project / place / "lib" / "packages"
     packages.mkdir(parents=True)
     if "env" in place:
