@@ -34,6 +34,7 @@ from elastic_core.track.champions.registry_api import REFUSALS
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+RETIRED = "elastic.retired"  # tag of a checkpoint's model: why nobody can use it any more
 # Has MLflow's UI show the pages for training (runs and their models), not those for language-model applications.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
@@ -206,13 +207,13 @@ class Runs:
         return models[0] if models else None
 
     def retire_checkpoint(self, experiment_id: str, uri: str, why: str) -> None:
-        """Say why; one whose bytes are gone is deleted, as `mlflow gc` takes for good. Nothing where it is gone
-        already."""
+        """Say why; one whose bytes are gone is deleted: the embedded server takes it for good (`mlflow_gc`), one of the
+        user's own with its next `mlflow gc`. Nothing where it is gone already."""
         with talking_to_mlflow(f"show checkpoint {uri} as retired"):
             model = self.find_checkpoint(experiment_id, uri)
             if model is None:
                 return
-            self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})
+            self.client.set_logged_model_tags(model.model_id, {RETIRED: why})
             if why == SWEPT:
                 self.client.delete_logged_model(model.model_id)
 

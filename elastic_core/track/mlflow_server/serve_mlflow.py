@@ -12,6 +12,7 @@ import sys
 from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -87,11 +88,24 @@ def build_app(settings: Settings, database_url: str) -> App:
     return FrontDoor(app, partial(mlflow_access.accounts, settings))
 
 
+def start_collecting(settings: Settings, database_url: str) -> None:
+    """What was deleted goes for good while this process serves. After `build_app`, whose stores it uses."""
+    from mlflow.server.handlers import _get_tracking_store
+
+    from elastic_core.track.mlflow_server.mlflow_gc import collect_for_ever
+
+    store = _get_tracking_store(database_url, "mlflow-artifacts:/")
+    root = mlflow_access.artifact_folder(settings).resolve()
+    arguments = (store, root, settings.keep_days, Event())
+    Thread(target=collect_for_ever, args=arguments, name="mlflow-gc", daemon=True).start()
+
+
 def main() -> int:
     logs.configure("mlflow")
     settings = Settings()
     database_url = settings.secret_file("mlflow_db_url").read_text().strip()
     app = build_app(settings, database_url)
+    start_collecting(settings, database_url)
     log.info("serving %s", settings.tracking_uri())
     uvicorn.run(
         app,
