@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.spec import JobSpec, entry_points
+from elastic_core.state.job_code.distributions import requirements_of
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train import entry
 from elastic_core.train.checkpoint.restore import read_weights
@@ -38,8 +39,11 @@ def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str
     return {name.removeprefix(MODEL): tensor for name, tensor in tensors.items()}
 
 
-def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model) -> None:
-    """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by."""
+def save_model(
+    folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model, project: Path
+) -> None:
+    """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by;
+    `project`: where the task's code is, whose installed packages the model needs besides the platform's."""
     model, given = new_model(spec, patterns)
     # what cannot be loaded now could not be served later
     load_weights(model, {f"{MODEL}{name}": tensor for name, tensor in weights.items()})
@@ -55,11 +59,16 @@ def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str,
         path=str(folder),
         python_model=str(Path(__file__).with_name("served_model.py")),
         artifacts={"weights": str(parts / "weights.safetensors"), "spec": str(parts / "spec.json")},
-        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIRED],
+        pip_requirements=_requirements(spec, project),
         signature=signature,
         input_example=None if signature is None else arrays(example),
         mlflow_model=identity,
     )
+
+
+def _requirements(spec: JobSpec, project: Path) -> list[str]:
+    own = [f"{name}=={version(name).partition('+')[0]}" for name in _REQUIRED]
+    return [*own, *(line for line in requirements_of(spec.entry_point, project) if line not in own)]
 
 
 def _signature(model: nn.Module, example: Any) -> ModelSignature | None:

@@ -42,7 +42,7 @@ def save_model_as_user(
     """As `export.save_model`, `identity` as arguments of MLflow's `Model`; by the workers' user where there is one."""
     user = WorkerUser.of(settings)
     if user is None:
-        save_model(folder, spec, settings.tasks, weights, Model(**identity))
+        save_model(folder, spec, settings.tasks, weights, Model(**identity), settings.project)
         return
     with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:
         given, made = Path(scratch) / "given", Path(scratch) / "made"
@@ -111,7 +111,8 @@ def _save(spec: JobSpec, settings: Settings, given: Path, made: Path) -> None:
     entry_points.check(spec.entry_point, settings.tasks)
     entry_points.reach(settings.project)
     identity = json.loads((given / "identity.json").read_text())
-    save_model(made / "model", spec, settings.tasks, load_file(given / "weights.safetensors"), Model(**identity))
+    weights = load_file(given / "weights.safetensors")
+    save_model(made / "model", spec, settings.tasks, weights, Model(**identity), settings.project)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,16 @@ def test_no_file_of_a_registered_model_is_a_pickle(trained, tmp_path):
     assert not any(path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x04", b"\x80\x05", b"PK") for path in files)
     spec = json.loads(next(path for path in files if path.name == "spec.json").read_text())
     assert (spec["entry_point"], spec["params"]) == ("examples.digits:Digits", {"width": 8})
+
+
+def test_a_registered_model_asks_for_the_packages_of_its_task_beside_the_platforms(trained, tmp_path):
+    trained.checkpoint(10)
+    made = register_model(trained, trained.settings, trained.name, {})
+    folder = Path(mlflow.artifacts.download_artifacts(made.uri, dst_path=str(tmp_path / "model")))
+    lines = (folder / "requirements.txt").read_text().split()
+    assert len(lines) == len(set(lines))
+    wanted = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic", "scikit-learn")
+    assert {f"{name}=={version(name).partition('+')[0]}" for name in wanted} <= set(lines)
 
 
 def test_registering_again_gives_the_same_version_and_a_newer_checkpoint_a_new_one(trained, client):

@@ -60,25 +60,32 @@ def collect(entry_point: str, project: Path, most_bytes: int) -> JobCode:
     Raises `UserError` for code that is larger.
     """
     files: dict[str, bytes] = {}
-    looked_at, wanted, size = set(PLATFORM), [entry_point.partition(":")[0].partition(".")[0]], 0
+    size = 0
+    for path, relative in files_of_code(entry_point, project):
+        content = path.read_bytes()
+        size += len(content)
+        if size > most_bytes or len(files) >= MOST_FILES:
+            raise UserError(
+                f"the code of {entry_point} is larger than what is kept of a job's code: with {relative} it has "
+                f"{size / 2**20:.1f} MiB in {len(files) + 1} files, at most {most_bytes / 2**20:g} MiB in "
+                f"{MOST_FILES} are kept (ELASTIC_CODE_MB). Move data out of the package"
+            )
+        files[relative] = content
+    return JobCode(files)
+
+
+def files_of_code(entry_point: str, project: Path) -> Iterator[tuple[Path, str]]:
+    """Each with the path that it is to have. Found one by one, by what those before import."""
+    looked_at, wanted = set(PLATFORM), [entry_point.partition(":")[0].partition(".")[0]]
     while wanted:
         name = wanted.pop()
         if name in looked_at:
             continue
         looked_at.add(name)
         for path, relative in _files_of(name, project):
-            content = path.read_bytes()
-            size += len(content)
-            if size > most_bytes or len(files) >= MOST_FILES:
-                raise UserError(
-                    f"the code of {entry_point} is larger than what is kept of a job's code: with {relative} it has "
-                    f"{size / 2**20:.1f} MiB in {len(files) + 1} files, at most {most_bytes / 2**20:g} MiB in "
-                    f"{MOST_FILES} are kept (ELASTIC_CODE_MB). Move data out of the package"
-                )
-            files[relative] = content
+            yield path, relative
             if path.suffix == ".py":
-                wanted += _imported(content)
-    return JobCode(files)
+                wanted += _imported(path.read_bytes())
 
 
 def pack(code: JobCode) -> bytes:
