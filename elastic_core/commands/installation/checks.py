@@ -13,12 +13,13 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from elastic_core.commands.installation import databases
+from elastic_core.commands.installation.databases import ledger
+from elastic_core.commands.installation.finding import Finding, Verdict
 from elastic_core.errors import ElasticError
 from elastic_core.services import settings_in_force
 from elastic_core.services import stack as services
@@ -35,20 +36,6 @@ SHARED = Path("/dev/shm")
 NOTIFIERS = "elastic_airflow.notifications.notifier_setting"  # run as a program: it says what they are
 LOAD_SECONDS = 120.0  # that loading Airflow and the operator's own code may take
 OFTEN_WRONG = ("apache-airflow", "mlflow", "torch", "scikit-learn", "sqlalchemy", "fastapi", "pydantic")
-
-
-class Verdict(StrEnum):
-    OK = "ok"
-    WARN = "warn"  # works, and will not for long or not as meant
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    check: str
-    verdict: Verdict
-    says: str
-    do: str = ""  # what mends it
 
 
 def all_findings(settings: Settings) -> Iterator[Finding]:
@@ -70,6 +57,8 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
     yield ports(settings, stack, running)
     yield from service_health(states, running)
     yield ledger(settings, running)
+    yield databases.airflow(settings, running)
+    yield databases.mlflow(settings, running)
     yield store(settings)
 
 
@@ -297,36 +286,6 @@ def service_health(states: list[services.ServiceStatus], running: bool) -> Itera
         yield Finding(
             check="services", verdict=Verdict.OK, says=f"healthy: {', '.join(state.name for state in states)}"
         )
-
-
-def ledger(settings: Settings, running: bool) -> Finding:
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from elastic_core.control.ledger import migrations
-    from elastic_core.control.plane import ledger_url
-
-    if not settings.ledger_url and not running:
-        return Finding(check="ledger", verdict=Verdict.OK, says="embedded, and down with the services")
-    try:
-        engine = create_engine(ledger_url(settings))
-        try:
-            revision = migrations.current(engine)
-        finally:
-            engine.dispose()
-        migrations.require_known(revision)
-    except (ElasticError, SQLAlchemyError, ValueError) as error:
-        return Finding(
-            check="ledger", verdict=Verdict.FAIL, says=str(error).splitlines()[0],
-            do="see that the database of ELASTIC_LEDGER_URL answers; embedded: elastic logs postgres",
-        )  # fmt: skip
-    newest = migrations.newest()
-    if revision != newest:
-        return Finding(
-            check="ledger", verdict=Verdict.WARN, says=f"at revision {revision}, this release's is {newest}",
-            do="elastic up --restart upgrades it",
-        )  # fmt: skip
-    return Finding(check="ledger", verdict=Verdict.OK, says=f"answers, at revision {revision}")
 
 
 def store(settings: Settings, name: Callable[[], str] = lambda: f"doctor-{uuid.uuid4().hex}") -> Finding:

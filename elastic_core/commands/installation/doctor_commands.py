@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from elastic_core.commands.installation.checks import Verdict, all_findings
+from elastic_core.commands.installation.checks import all_findings
+from elastic_core.commands.installation.finding import Verdict
 from elastic_core.commands.printing import Json, print_json
 from elastic_core.domain import to_json
 from elastic_core.settings import Settings
