@@ -33,6 +33,13 @@ class ElasticPlugin(AirflowPlugin):
         return [{"app": plugin_app(), "url_prefix": URL_PREFIX, "name": "Elastic training platform"}]
 
     @cached_property
+    def fastapi_root_middlewares(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Asked for as `fastapi_apps`."""
+        from elastic_airflow.page.form_check import FormCheck
+
+        return [{"middleware": FormCheck, "name": "Elastic: what is wrong with a form"}]
+
+    @cached_property
     def timetables(self) -> list[Any]:  # type: ignore[override]
         """Asked for where a DAG that names one is read or written."""
         from elastic_airflow.tasks.segment_timetable import ByLedger
