@@ -222,7 +222,7 @@ class Settings(BaseSettings):
         default=30.0,
         gt=0,
         description="days for which decisions with their inputs, events of the outbox, all reports of jobs that are "
-        "over, and logs of ended process groups are kept",
+        "over, logs of ended process groups and of Airflow's tasks are kept",
     )
     log_mb: int = Field(
         default=64,

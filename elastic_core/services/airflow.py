@@ -35,6 +35,11 @@ def airflow_home(settings: Settings) -> Path:
     return settings.home.absolute() / "airflow"
 
 
+def log_folder(settings: Settings) -> Path:
+    """Of the logs of tasks, triggers and DAG files."""
+    return airflow_home(settings) / "logs"
+
+
 def airflow_environment(settings: Settings) -> dict[str, str]:
     home = airflow_home(settings)
     return {"AIRFLOW_HOME": str(home), "AIRFLOW_CONFIG": str(home / "airflow.cfg"), "PYTHONUNBUFFERED": "1"}
@@ -55,7 +60,7 @@ def write_configuration(settings: Settings) -> None:
         "dags": project / "dags",
         # empty on purpose: the plugin comes by its entry point, and Airflow warns about one that it finds twice
         "plugins": plugins,
-        "logs": home / "logs",
+        "logs": log_folder(settings),
         "secrets": shlex.quote(str(secrets)),
         "secrets_path": secrets,
         "host": settings.listens_on(settings.airflow_host),

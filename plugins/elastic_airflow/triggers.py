@@ -265,7 +265,7 @@ class SegmentTrigger(AttemptTrigger):
     def __init__(self, job_id: str, segment_id: str, epoch: int, conn_id: str = CONN_ID) -> None:
         super().__init__(job_id, segment_id, conn_id)
         self.epoch = epoch
-        self._printed = PrintedLines(job_id)
+        self._printed = PrintedLines(job_id, segment_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         path, arguments = super().serialize()
@@ -273,7 +273,7 @@ class SegmentTrigger(AttemptTrigger):
 
     async def next_event(self) -> TriggerEvent | None:
         event = await super().next_event()
-        await self._printed.show(await self.cache.control(), self.log, all_of_it=event is not None)
+        await self._printed.show(await self.cache.control(), self.log, ended=event is not None)
         return event
 
     async def look(self, job: JobStatus) -> bool:

@@ -145,11 +145,34 @@ def test_what_rank_0_prints_is_in_the_log_of_the_task_line_by_line_and_once(
     again = SegmentTrigger(job, SEGMENT, order.epoch)  # the triggerer was started anew
     again._log = log
     stays_silent(again)
-    assert [call.args[1] for call in log.calls if call.args[0] == "%s"] == [
+    assert [line for text in shown_in(log) for line in text.split("\n")] == [
         "epoch 1",
         "Traceback ...",
         "KeyError: 'labels'",
     ]
+
+
+def test_a_job_that_prints_without_end_takes_one_call_a_turn_and_of_its_end_only_the_last_lines_are_shown(
+    job: str, life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    order = life.start()
+    folder = RunDir.of(tmp_path, order.origin_epoch)
+    folder.create()
+    folder.log(0).write_text("a\n" * 2**19 + "KeyError: 'labels'")
+    life.leave(order, kind="user_error", error="KeyError: 'labels'")
+    trigger, log = SegmentTrigger(job, SEGMENT, order.epoch), CapturingLogger()
+    trigger._log = log
+    assert "KeyError: 'labels'" in fires(trigger)
+    (text,) = shown_in(log)
+    left_out, *lines = text.split("\n")
+    assert left_out == "... 1047576 bytes are left out here: elastic jobs logs digits-1 --all"
+    assert lines == [*["a"] * 500, "KeyError: 'labels'"]
+
+
+def shown_in(log: CapturingLogger) -> list[str]:
+    """What was written as text of somebody else's."""
+    return [call.args[1] for call in log.calls if call.args[0] == "%s"]
 
 
 def test_a_grant_ends_the_task_that_waits_for_it_alone_and_wakes_the_one_that_launches(

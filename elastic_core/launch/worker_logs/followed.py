@@ -3,60 +3,116 @@
 How far they were given lies beside the logs: the tasks of a group's segments follow one after the other, and a
 triggerer that restarts goes on where it was. Lines may be given twice where one is killed before it has written that
 down.
+
+A job may print as much as it likes, and what is given is kept in one more place and handled by one event loop for all
+jobs: so a turn and a segment have bounds. What is passed over is said, with where to read it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, dataclass, field, replace
 
 from elastic_core.host.messages import WorkersByRank
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.worker_logs.parts import read_part
+from elastic_core.launch.worker_logs.parts import LogPart, read_part
 from elastic_core.settings import Settings
 
-MOST_BYTES = 256 * 2**10  # of one turn
-FAR_BEHIND = 16 * 2**20  # bytes; who prints so much faster than it is read is not followed through all of it
+# Of one turn, which comes each second: more than anybody reads in one, and a millisecond's work.
+TURN_LINES, TURN_BYTES = 500, 64 * 2**10
+# Of one segment, besides its end: a line a second for half a day, and a log that Airflow's page still opens.
+SEGMENT_LINES, SEGMENT_BYTES = 50_000, 8 * 2**20
+FAR_BEHIND = (
+    2**20
+)  # bytes: a burst that is shown in full, in some turns; who prints on and on so fast is caught up with
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What followers were given so far."""
+
+    positions: dict[str, int] = field(default_factory=dict)  # of the next byte, by worker
+    segment_id: str = ""  # the one that the last of it was given for; of it:
+    lines: int = 0
+    size: int = 0  # bytes
+
+    @property
+    def enough(self) -> bool:
+        return self.lines >= SEGMENT_LINES or self.size >= SEGMENT_BYTES
 
 
 class FollowedLog:
-    def __init__(self, settings: Settings, origin_epoch: int) -> None:
+    """For the task of one segment."""
+
+    def __init__(self, settings: Settings, origin_epoch: int, job_id: str, segment_id: str) -> None:
         self._folder = RunDir.of(settings.home, origin_epoch)
+        self._everything = f"elastic jobs logs {job_id} --all"
+        self._segment_id = segment_id
 
     def next_lines(self) -> list[str]:
-        """Those that came since the last call of any follower, at most `MOST_BYTES` of them; [] for none.
+        """Those that came since the last call of any follower, at most a turn's; [] for none, and once the segment has
+        been given enough.
 
         A line that says what is left out stands where lines are not kept any more, or were passed over. Of a line that
         was drawn over and over (a progress bar) the last state is given.
         """
+        given = self._given()
+        return [] if given.enough else self._turn(given, last=False)
+
+    def last_lines(self) -> list[str]:
+        """The end of what was printed, at most a turn's and a line that is not ended: nothing more comes of the
+        segment."""
+        return [*self._turn(self._given(), last=True), *self._turn(self._given(), last=True)]
+
+    def _turn(self, given: _Given, *, last: bool) -> list[str]:
         recorded = self._folder.read(WorkersByRank)
         number = recorded.numbers[0] if recorded else 0
-        positions = self._positions()
-        after = positions.get(str(number), 0)
-        part = read_part(self._folder.log(number), after, MOST_BYTES)
-        skipped = part.left_out
-        if part.size - part.end > FAR_BEHIND:
-            part = read_part(self._folder.log(number), None, MOST_BYTES)
-            skipped = part.start - after
+        after = given.positions.get(str(number), 0)
+        part, skipped = self._part(number, after, last)
         if part.end == after and not part.text:
             return []
-        self._keep({**positions, str(number): part.end})
-        note = [f"... {skipped} bytes are left out here: elastic jobs logs"] if skipped else []
-        return note + [line.rsplit("\r", 1)[-1] for line in part.text.rstrip("\n").split("\n")]
+        lines = [line.rsplit("\r", 1)[-1] for line in part.text.rstrip("\n").split("\n")]
+        size = sum(len(line.encode()) + 1 for line in lines)
+        given = replace(
+            given, positions={**given.positions, str(number): part.end}, lines=given.lines + len(lines),
+            size=given.size + size,
+        )  # fmt: skip
+        self._keep(given)
+        before = [f"... {skipped} bytes are left out here: {self._everything}"] if skipped else []
+        behind = [self._enough_words()] if given.enough and not last else []
+        return [*before, *lines, *behind]
+
+    def _part(self, number: int, after: int, last: bool) -> tuple[LogPart, int]:
+        """What comes next, and how many bytes before it are left out."""
+        path = self._folder.log(number)
+        part = read_part(path, after, TURN_BYTES, TURN_LINES)
+        left = part.size - part.end
+        if left > FAR_BEHIND or (last and left > 0):
+            end = read_part(path, None, TURN_BYTES, TURN_LINES)
+            if end.start > after:
+                return end, end.start - after
+        return part, part.left_out
+
+    def _enough_words(self) -> str:
+        return (
+            f"... a task's log takes {SEGMENT_LINES} lines or {SEGMENT_BYTES >> 20} MiB of what a segment prints: what "
+            f"follows is left out here until its end: {self._everything}"
+        )
 
     @property
     def _file(self) -> str:
         return str(self._folder.path / "logs" / "followed.json")
 
-    def _positions(self) -> dict[str, int]:
+    def _given(self) -> _Given:
         try:
             with open(self._file) as file:
-                positions: dict[str, int] = json.load(file)
-            return positions
-        except (FileNotFoundError, ValueError):  # cut off by a crash of the host: given again
-            return {}
+                given = _Given(**json.load(file))
+        except (FileNotFoundError, ValueError, TypeError):  # cut off by a crash of the host: given again
+            given = _Given()
+        return given if given.segment_id == self._segment_id else _Given(given.positions, self._segment_id)
 
-    def _keep(self, positions: dict[str, int]) -> None:
+    def _keep(self, given: _Given) -> None:
         with open(f"{self._file}.new", "w") as file:
-            json.dump(positions, file)
+            json.dump(asdict(given), file)
         os.replace(f"{self._file}.new", self._file)

@@ -30,8 +30,9 @@ class LogPart:
     left_out: int = 0  # bytes before `start` that were asked for, and are kept no more
 
 
-def read_part(path: Path, after: int | None, most: int) -> LogPart:
-    """At most `most` bytes from position `after`; None: the last ones. A file that is not there has nothing in it.
+def read_part(path: Path, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
+    """At most `most` bytes, and so many lines, from position `after`; None: the last ones. A file that is not there has
+    nothing in it.
 
     A last line that is not ended is left for later, unless nothing else is there to give.
     """
@@ -44,10 +45,12 @@ def read_part(path: Path, after: int | None, most: int) -> LogPart:
             data = os.pread(file.fileno(), most, start)
     except FileNotFoundError:
         return LogPart("", 0, 0, 0)
-    return whole_lines(data, start, wanted, size, from_end=after is None)
+    return whole_lines(data, start, wanted, size, from_end=after is None, most_lines=most_lines)
 
 
-def whole_lines(data: bytes, start: int, wanted: int, size: int, *, from_end: bool) -> LogPart:
+def whole_lines(
+    data: bytes, start: int, wanted: int, size: int, *, from_end: bool, most_lines: int | None = None
+) -> LogPart:
     """What was read from position `start` on, where it was asked for from `wanted` on, or for the end."""
     if start > 0 and (from_end or start > wanted):  # somewhere in a line
         cut = data.find(b"\n") + 1
@@ -55,7 +58,18 @@ def whole_lines(data: bytes, start: int, wanted: int, size: int, *, from_end: bo
     left_out = 0 if from_end else start - wanted
     ended = data.rfind(b"\n") + 1
     data = data[: ended or len(data)]
+    if most_lines is not None:
+        kept = _cut(data, most_lines, from_end)
+        start, data = start + (len(data) - len(kept) if from_end else 0), kept
     return LogPart(data.decode(errors="replace"), start, start + len(data), size, left_out)
+
+
+def _cut(data: bytes, most_lines: int, from_end: bool) -> bytes:
+    """The first or the last lines, of those that are ended."""
+    if from_end:
+        head, *lines = data.rsplit(b"\n", most_lines + 1)
+        return data[len(head) + 1 :] if len(lines) > most_lines else data
+    return data[: len(data) - len(b"".join(data.split(b"\n", most_lines)[most_lines:]))]
 
 
 def hold_to(path: Path, most: int) -> bool:

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
+from elastic_airflow.access.old_logs import remove_old_logs
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
@@ -245,6 +246,8 @@ class ReconcileOperator(ElasticOperator):
         for action in actions:
             self.log.info("%s", action)
         self._have_predictors_fitted(settings)
+        if removed := remove_old_logs(settings, time.time()):
+            self.log.info("%d files of Airflow's logs were older than ELASTIC_KEEP_DAYS, and are removed", removed)
         told = self._tell_of_risks(control, settings, context)
         # Last: jobs write in the store, and what they make that cannot be deleted fails this task every minute.
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)

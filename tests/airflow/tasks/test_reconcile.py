@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,25 @@ def test_the_first_segment_of_a_job_is_left_to_the_run_that_has_just_recorded_it
     airflow.runs[JOB_DAG, "manual__1"] = "failed"
     reconcile()
     assert (SEGMENT_DAG, "recorded-1__seg_0") in airflow.started
+
+
+def test_airflows_logs_go_once_they_are_old_with_the_folders_that_this_empties(
+    job: str, airflow: FakeSupervisor, tmp_path: Path
+) -> None:
+    logs, month_ago = tmp_path / "airflow" / "logs", time.time() - 31 * 86_400
+    long_run, old_run = logs / "dag_id=elastic_segment" / "run_id=a", logs / "dag_id=elastic_reconcile" / "run_id=b"
+    for run in (long_run, old_run):
+        (run / "task_id=t").mkdir(parents=True)
+        (run / "task_id=t" / "attempt=1.log").write_text("x")
+        os.utime(run / "task_id=t" / "attempt=1.log", (month_ago, month_ago))
+    (long_run / "task_id=t" / "attempt=2.log").write_text("x")
+    for folder in (long_run, old_run, logs):
+        os.utime(folder, (month_ago, month_ago))
+    reconcile()
+    left = {str(path.relative_to(logs)) for path in logs.rglob("*")}
+    assert left == {
+        "dag_id=elastic_segment",
+        "dag_id=elastic_segment/run_id=a",
+        "dag_id=elastic_segment/run_id=a/task_id=t",
+        "dag_id=elastic_segment/run_id=a/task_id=t/attempt=2.log",
+    }

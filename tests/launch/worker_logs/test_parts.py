@@ -35,6 +35,17 @@ def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
     assert read_part(tmp_path / "none.log", None, 10).size == 0
 
 
+def test_a_part_has_so_many_lines_from_either_end_and_positions_are_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.log"
+    path.write_bytes("é one\n\xff two\rtwo\nthree\nfour\n".encode("latin-1"))
+    part = read_part(path, 0, 100, 2)
+    assert (part.text, part.start, part.end) == ("\ufffd one\n\ufffd two\rtwo\n", 0, 16)
+    assert read_part(path, part.end, 100, 2).text == "three\nfour\n"
+    part = read_part(path, None, 100, 3)
+    assert (part.text, part.start, part.end) == ("\ufffd two\rtwo\nthree\nfour\n", 6, 27)
+    assert read_part(path, None, 100, 4).text == read_part(path, None, 100).text
+
+
 def test_a_line_that_is_not_ended_waits_for_its_end_as_long_as_there_is_something_else(tmp_path: Path) -> None:
     path = tmp_path / "rank0.log"
     path.write_text("whole\nhal")
