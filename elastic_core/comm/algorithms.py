@@ -51,18 +51,19 @@ def create(
     among: Collection[str] = (),
     nodes: Sequence[str] = (),
     beside: dist.ProcessGroup | None = None,
+    first: str = "",
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
     algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says, and without a word all
     that exchange whole gradients; `beside`: another group of the same ranks, for those of them that average weights
-    (`tries_averages`). `nodes`: of every rank, to exchange within nodes first, where the algorithm can. On a
-    CUDA device all but the exact sum exchange their messages through memory of the host, over gloo, which `group` must
-    have for it. Raises `UserError` for a name that does not exist."""
+    (`tries_averages`); `first`: what it tries before the rest. `nodes`: of every rank, to exchange within nodes first,
+    where the algorithm can. On a CUDA device all but the exact sum exchange their messages through memory of the host,
+    over gloo, which `group` must have for it. Raises `UserError` for a name that does not exist."""
     if name == AUTO:
         admitted = among or WHOLE_GRADIENTS
         gradients = {known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}
         weights = {known: _AVERAGING[known] for known in _AVERAGING if known in admitted}
-        return AutoExchange(gradients, group, weights, beside)
+        return AutoExchange(gradients, group, weights, beside, first)
     _check(name)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)

@@ -24,6 +24,11 @@ from elastic_core.domain.exact_run import (
     ExactLoss,
     ExchangeFallback,
 )
+from elastic_core.domain.exchange_costs import (
+    ExchangeCost,
+    ExchangeNeeds,
+    Link,
+)
 from elastic_core.domain.json_values import (
     first_problems,
     from_json,
@@ -78,13 +83,16 @@ __all__ = [
     "EndedJob",
     "ExactLoss",
     "ExchangeChoice",
+    "ExchangeCost",
     "ExchangeFallback",
     "ExchangeFigures",
+    "ExchangeNeeds",
     "JobState",
     "JobView",
     "LayerTimes",
     "Layout",
     "Limits",
+    "Link",
     "Node",
     "Observation",
     "PlacedFigures",

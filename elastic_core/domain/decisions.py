@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from elastic_core.domain.exchange_costs import ExchangeNeeds
 from elastic_core.domain.observed import (
     PlacedSpeed,
     ProfilePoint,
@@ -86,6 +87,8 @@ class JobView:
     # What a placed job measured under stages, sorted; its `profile` has none of that.
     placed_speeds: Annotated[tuple[PlacedSpeed, ...], Field(exclude_if=lambda speeds: not speeds)] = ()
     throughput: ThroughputModel | None = None
+    # What its ranks told of the exchanges that it may have, and of a link.
+    exchange: Annotated[ExchangeNeeds | None, Field(exclude_if=lambda needs: needs is None)] = None
     noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
     task: str = ""  # its entry point: jobs of one task resemble each other
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
@@ -184,6 +187,8 @@ class Target:
     global_batch: int
     layout: Layout
     comm: str = EXACT
+    # Of a job whose ranks choose (`AUTO`): the exchange that was counted with, kept there or predicted; "": none.
+    expected_comm: Annotated[str, Field(exclude_if=lambda name: not name)] = ""
     reason: str = ""
     nodes: Mapping[str, int] | None = None  # slots by node, a preference; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from pydantic import Field
+
+from elastic_core.domain.exchange_costs import ExchangeNeeds
 from elastic_core.domain.number_ranges import (
     COUNT,
     GAIN,
@@ -45,6 +48,8 @@ class ExchangeChoice:
     algorithm: str
     num_slots: int
     figures: tuple[ExchangeFigures, ...]
+    # What exchanges cost the job, for decisions about other slots.
+    needs: Annotated[ExchangeNeeds | None, Field(exclude_if=lambda needs: needs is None)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +83,16 @@ class Observation:
     comm: str = EXACT  # communication algorithm in force
     stages: Stages = ()  # of a placed job: those it was measured under; `num_slots` is of all, `type` the first one's
     exchanges: tuple[ExchangeFigures, ...] = ()  # why it is, where it was chosen by measurement: with the first report
+    exchange_needs: ExchangeNeeds | None = None  # then: of those that it may have
 
     @property
     def choice(self) -> ExchangeChoice | None:
         """Of the algorithm in force, if this is the first report after it was chosen by measurement."""
         if not self.exchanges:
             return None
-        return ExchangeChoice(algorithm=self.comm, num_slots=self.num_slots, figures=self.exchanges)
+        return ExchangeChoice(
+            algorithm=self.comm, num_slots=self.num_slots, figures=self.exchanges, needs=self.exchange_needs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

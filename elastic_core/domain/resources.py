@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated
 
@@ -127,6 +127,9 @@ class Allocation:
     comm: str = EXACT
     roles: Roles = ()
     stages: Stages = ()
+    # Of one whose ranks choose (`AUTO`): what the decision counted with, which is tried first. It changes no processes:
+    # two allocations that differ in it alone are one.
+    expected_comm: Annotated[str, Field(exclude_if=lambda name: not name)] = field(default="", compare=False)
 
     @property
     def num_slots(self) -> int:
@@ -180,6 +183,8 @@ class Limits:
     comm: str = EXACT  # communication algorithm of its data-parallel replicas
     # What else of its exchange a step's time hangs on, e.g. "interval=16"; "" where a spec has the defaults.
     comm_options: Annotated[str, Field(exclude_if=lambda options: not options)] = ""
+    # The most that a choice of its ranks may be (`spec.parts.job_comm.Allowed`); "" where they have none.
+    comm_allow: Annotated[str, Field(exclude_if=lambda allow: not allow)] = ""
     # The model of a job that may hold slots of several types, some layers on each; None for every other.
     placed: Annotated[PlacedModel | None, Field(exclude_if=lambda placed: placed is None)] = None
 

@@ -60,7 +60,9 @@ def chosen_words(job: JobStatus) -> str:
     if held is not None and held.num_slots == 1:
         return f"auto ({allow}): nothing is exchanged on 1 slot"
     if job.exchange is None or (held is not None and held.num_slots != job.exchange.num_slots):
-        return f"auto ({allow}): {EXACT}, until others have been tried"
+        expected = "" if held is None else held.expected_comm
+        first = f", {expected} first: the decision counts with it" if expected not in ("", EXACT) else ""
+        return f"auto ({allow}): {EXACT}, until others have been tried{first}"
     return f"auto ({allow}): {choice_words(job.exchange)}"
 
 

@@ -15,10 +15,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
 from elastic_core.domain import (
+    ExchangeNeeds,
     Layout,
     Observation,
     Slot,
 )
+from elastic_core.domain.exchange_costs import AMONG
 from elastic_core.domain.number_ranges import COUNT, GAIN, INSTANT, OF_THE_MODEL, TIMING
 from elastic_core.errors import UserError
 from elastic_core.protocol.encoding import encode
@@ -29,6 +31,7 @@ SENT_AT_HEADER = "x-elastic-sent-at"  # Unix time by the trainer's clock, of eac
 CLOCKS_AGREE_SECONDS = 5.0  # apart: how long a request was under way is not known
 MOST_NOTES, NOTE_CHARACTERS = 20, 2_000  # of one commit, and of each note
 MOST_FIGURES = 1_000  # metrics, or timings
+MOST_COSTS = 32  # exchanges that a job tells the costs of: decisions are given them
 MOST_FINGERPRINT_BYTES = 8 * 2**20  # as JSON: of 1,000 ranks that each name an object a pass (audit: full), 40 passes
 MOST_URI = 1_024  # characters
 MOST_OBSERVATIONS = 1_000  # of one call
@@ -146,6 +149,20 @@ def check_observations(observations: Sequence[Observation]) -> None:
         check_count("exchanges", len(one.exchanges), MOST_LISTED)
         for figures in one.exchanges:
             _check_text("algorithm", figures.algorithm)
+        if one.exchange_needs is not None:
+            _check_needs(one.exchange_needs)
+
+
+def _check_needs(needs: ExchangeNeeds) -> None:
+    _check_text("type of exchange_needs", needs.type)
+    _check_count("costs of exchange_needs", len(needs.costs), MOST_COSTS)
+    for cost in needs.costs:
+        _check_text("algorithm", cost.algorithm)
+        if not len(cost.sent_bytes) == len(cost.rounds) == len(AMONG):
+            raise UserError(
+                f"costs of {cost.algorithm!r} name {len(cost.sent_bytes)} numbers of bytes and {len(cost.rounds)} of "
+                f"rounds; allowed are {len(AMONG)} of each, for {', '.join(map(str, AMONG))} ranks"
+            )
 
 
 def figures_in(observation: Observation) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from elastic_core.domain import (
     Allocation,
     EndedJob,
+    ExchangeNeeds,
     JobView,
     Limits,
     Node,
@@ -82,6 +83,7 @@ class JobRecord:
     spent: float = 0.0  # as `JobView.spent`
     measured: Measured = _NOTHING_MEASURED
     throughput: ThroughputModel | None = None
+    exchange: ExchangeNeeds | None = None  # as in `JobView`
     # As in `JobView`, whose end nobody has declared: of production in the answers of predictors, which come later.
     predictable: float | None = None
     expected_samples: float | None = None
@@ -128,6 +130,7 @@ def job_view(record: JobRecord) -> JobView:
         profile=measured.profile,
         placed_speeds=measured.placed_speeds,
         throughput=record.throughput,
+        exchange=record.exchange,
         noise_scale=measured.noise_scale,
         predictable=record.predictable,
         expected_samples=record.expected_samples,

@@ -91,7 +91,7 @@ def _mean(seconds: Sequence[float]) -> float | None:
 
 
 def is_move(before: Allocation, after: Allocation) -> bool:
-    """On other slots or in another layout: all but the batch counts."""
+    """On other slots or in another layout: all but the batch counts, and the exchange that was counted with."""
     return replace(before, global_batch=after.global_batch) != after
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from elastic_core.domain import EXACT, Layout, Limits
+from elastic_core.domain import AUTO, EXACT, Layout, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
@@ -317,6 +317,7 @@ class JobSpec(BaseModel):
             min_efficiency=self.batch.min_efficiency,
             comm=self.comm.asked,
             comm_options=self.comm.options_of(self.comm.asked),
+            comm_allow=(self.comm.allow or "") if self.comm.asked == AUTO else "",
         )
 
 

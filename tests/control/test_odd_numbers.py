@@ -13,7 +13,17 @@ from sqlalchemy import create_engine, text
 
 from elastic_core.control.number_checks import check_numbers
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import ExchangeFigures, Layout, Observation, PlacedStage, SegmentState, Slot
+from elastic_core.domain import (
+    ExchangeCost,
+    ExchangeFigures,
+    ExchangeNeeds,
+    Layout,
+    Link,
+    Observation,
+    PlacedStage,
+    SegmentState,
+    Slot,
+)
 from elastic_core.domain.number_ranges import OF_THE_MODEL
 from elastic_core.errors import UserError
 from elastic_core.policy.base.queue import as_they_stand
@@ -25,6 +35,8 @@ from tests.control.conftest import Plane
 
 BY_PROGRESS = {"work": {"samples": 10_000, "measure": "progress"}}
 HUGE = 10**30
+COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
+NEEDS = ExchangeNeeds(num_slots=2, num_nodes=1, type="cpu", costs=(COST,))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,10 @@ def test_an_odd_number_of_a_commit_is_refused_in_words(plane: Plane, odd: dict[s
     [{"at": inf}, {"num_slots": 2**40}, {"global_batch": -1}, {"step_seconds": 5e-324}, {"sync_seconds": nan},
      {"samples_per_second": inf}, {"progress": nan}, {"memory_bytes": HUGE},
      {"stages": (PlacedStage(layers=(0, HUGE), type="cpu", num_slots=1),)},
-     {"exchanges": (ExchangeFigures(algorithm="allreduce", measured_seconds=nan),)}],
+     {"exchanges": (ExchangeFigures(algorithm="allreduce", measured_seconds=nan),)},
+     {"exchange_needs": replace(NEEDS, link=Link(-1.0, 1e-9))},
+     {"exchange_needs": replace(NEEDS, costs=(replace(COST, sent_bytes=(1.0, inf, 1.0)),))},
+     {"exchange_needs": replace(NEEDS, costs=(replace(COST, every=0),))}],
     ids=str,
 )  # fmt: skip
 def test_an_odd_number_of_an_observation_is_refused_in_words(plane: Plane, odd: dict[str, Any]) -> None:

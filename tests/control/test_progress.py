@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import EndedJob, ExchangeFigures, JobState
+from elastic_core.domain import EndedJob, ExchangeCost, ExchangeFigures, ExchangeNeeds, JobState, Link
 from elastic_core.protocol.trainer import Heartbeat
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
 
@@ -94,6 +94,18 @@ def test_the_choice_of_an_exchange_is_kept_with_its_segment_and_told_of_the_job(
     assert control.job("job-a").exchange == chosen.choice
     assert chosen.choice is not None
     assert chosen.choice.figures == figures
+
+
+def test_decisions_are_shown_what_its_ranks_told_of_exchanges_last(control: LedgerControl) -> None:
+    order = a_life(control, work={"samples": 10_000}, comm={"algorithm": "auto", "allow": "lossy"}).start()
+    trainer = control.trainer(order.token)
+    figures = (ExchangeFigures(algorithm="allreduce", measured_seconds=0.5),)
+    trainer.observe([an_observation(10, order, exchanges=figures)])
+    assert control.snapshot().jobs[0].exchange is None
+    cost = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
+    needs = ExchangeNeeds(num_slots=4, num_nodes=1, type="cpu", costs=(cost,), link=Link(1e-5, 1e-9))
+    trainer.observe([an_observation(20, order, exchanges=figures, exchange_needs=needs)])
+    assert control.snapshot().jobs[0].exchange == needs
 
 
 def test_a_note_with_every_commit_is_said_once(control: LedgerControl) -> None:

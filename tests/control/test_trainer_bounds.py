@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from elastic_core.domain import ExchangeFigures
+from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds
 from elastic_core.errors import UserError
 from tests.builders import a_commit, an_observation
 from tests.control.conftest import Plane
+
+COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
+
+
+def needs(costs: tuple[ExchangeCost, ...]) -> ExchangeNeeds:
+    return ExchangeNeeds(num_slots=2, num_nodes=1, type="cpu", costs=costs)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +64,9 @@ def test_what_a_job_of_a_thousand_ranks_commits_is_taken(plane: Plane) -> None:
         ({"comm": "c" * 257}, "comm has 257 characters"),
         ({"exchanges": 1_025 * (ExchangeFigures(algorithm="allreduce"),)}, "exchanges has 1025 entries"),
         ({"exchanges": (ExchangeFigures(algorithm="a" * 257),)}, "algorithm has 257 characters"),
+        ({"exchange_needs": needs(33 * (COST,))}, "costs of exchange_needs has 33 entries; allowed are 32"),
+        ({"exchange_needs": needs((replace(COST, algorithm="a" * 257),))}, "algorithm has 257 characters"),
+        ({"exchange_needs": needs((replace(COST, rounds=(2.0, 2.0)),))}, "3 numbers of bytes and 2 of rounds"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -65,6 +65,10 @@ def test_where_sizes_of_buckets_were_tried_it_says_which_was_kept():
     [
         (choosing(None), "auto: allreduce, since comm.allow is exact and admits no other"),
         (choosing("lossy"), "auto (lossy): allreduce, until others have been tried"),
+        (
+            choosing("lossy", allocation=replace(an_allocation(2), expected_comm="bytegrad")),
+            "auto (lossy): allreduce, until others have been tried, bytegrad first: the decision counts with it",
+        ),
         (choosing("averaging"), "auto (averaging): allreduce, until others have been tried"),
         (choosing("lossy", exchange=CHOICE), f"auto (lossy): {choice_words(CHOICE)}"),
         (choosing("lossy", exchange=replace(CHOICE, num_slots=4)), "auto (lossy): allreduce, until others have been"),

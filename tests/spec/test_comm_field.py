@@ -166,6 +166,15 @@ def test_limits_tell_what_else_the_time_of_a_step_hangs_on() -> None:
         assert ("comm_options" in to_json(limits)) == bool(options)
 
 
+def test_limits_tell_what_a_choice_may_be() -> None:
+    for comm, allow in {
+        ("auto", "lossy"): "lossy", ("auto", "averaging"): "averaging", ("auto", "exact"): "", ("auto", None): "",
+        ("bytegrad", "lossy"): "",
+    }.items():  # fmt: skip
+        limits = parse_job_spec({**JOB, "comm": dict(zip(("algorithm", "allow"), comm, strict=True))}).limits()
+        assert limits.comm_allow == allow
+
+
 def test_the_guard_is_on_unless_it_is_switched_off() -> None:
     assert a_spec({"algorithm": "bytegrad"}).comm.guard
     assert not a_spec({"algorithm": "bytegrad", "guard": False}).comm.guard

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, Link, probe_pair
+from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, probe_pair
+from elastic_core.domain import Link
 
 NO_TIME = 1e-3  # seconds for a micro-batch's activations
 

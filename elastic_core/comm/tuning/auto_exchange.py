@@ -2,8 +2,9 @@
 
 A model begins under the exact sum. After a few steps its computing and waiting are known; where waiting is worth it,
 the group probes its links, those steps set the probe right, every candidate's step is predicted (`step_cost`), and the
-best two that promise to be faster are tried for a few steps each. All of it is training: gradients are exchanged by the
-algorithm that is tried. The fastest is kept, the exact sum unless another saves at least a twentieth. Then the best two
+best two that promise to be faster are tried for a few steps each; what the decision about the job's slots counted with
+is the first of them, if it promises anything. All of it is training: gradients are exchanged by the algorithm that is
+tried. The fastest is kept, the exact sum unless another saves at least a twentieth. Then the best two
 sizes of buckets by prediction, among a few besides DDP's, are tried for as many steps each, and the fastest is kept. So
 a choice takes `MOST_STEPS` steps at most. Rank 0's figures decide on every rank.
 
@@ -39,11 +40,11 @@ from elastic_core.comm.averaging.at_hook import AveragingAtHook
 from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
-from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.link_probe import probe as probe_links
 from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, Cost, as_measured, in_buckets, predict, predict_averaging
+from elastic_core.comm.tuning.told_costs import told_costs
 from elastic_core.comm.tuning.trial import INTERVAL_TRIAL_STEPS, TIMED_STEPS, WARM_STEPS, Trial
-from elastic_core.domain import AUTO, EXACT, ExchangeFigures
+from elastic_core.domain import AUTO, EXACT, ExchangeCost, ExchangeFigures, Link
 
 TRIED_BESIDE = 2  # exchanges of gradients, besides the exact sum
 AVERAGES_TRIED = 2
@@ -67,9 +68,12 @@ class AutoExchange:
         group: dist.ProcessGroup | None = None,
         averages: Mapping[str, type[WeightAveraging]] = MappingProxyType({}),
         beside: dist.ProcessGroup | None = None,
+        first: str = "",
     ) -> None:
-        """`beside`: another group of the same ranks, where there are `averages`: some exchange while training does."""
+        """`beside`: another group of the same ranks, where there are `averages`: some exchange while training does.
+        `first`: what others count with here, which is tried before the rest."""
         self._classes, self._averages = candidates, averages
+        self._first = first
         self._group, self._beside = group, beside
         self._world = dist.get_world_size(group)
         self._made: dict[str, HookedAlgorithm] = {}
@@ -95,6 +99,15 @@ class AutoExchange:
     def tried(self) -> tuple[ExchangeFigures, ...]:
         """What was predicted and measured, by the time that a step took or would take; () where there was no choice."""
         return tuple(sorted(self._figures.values(), key=_seconds))
+
+    @property
+    def link(self) -> Link | None:
+        """As the steps have set it right; None where nothing was waited for."""
+        return self._link
+
+    def costs(self) -> tuple[ExchangeCost, ...]:
+        """Of all that may be chosen, once there was a choice."""
+        return told_costs(self._classes, self._averages, self._shapes, self._figures, self._device)
 
     def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
         self._model, self._probe, self._weight = model, probe, weight
@@ -249,9 +262,13 @@ class AutoExchange:
         faster = [f for f in sorted(self._figures.values(), key=_predicted)
                   if f.algorithm != EXACT and _predicted(f) <= WORTH * exact_seconds]  # fmt: skip
         different: dict[float | None, str] = {}  # by bytes: of those that send as many, one is tried
-        for figures in faster:
+        for figures in self._first_of(faster):
             different.setdefault(figures.predicted_bytes, figures.algorithm)
         return list(different.values())[:TRIED_BESIDE]
+
+    def _first_of(self, promising: Sequence[ExchangeFigures]) -> list[ExchangeFigures]:
+        """In their order, but for what others count with."""
+        return sorted(promising, key=lambda figures: figures.algorithm != self._first)  # stable
 
     def _averages_worth_trying(self, link: Link) -> list[str]:
         """As `_worth_trying`, against the fastest exchange of gradients; the best last. They compute what the one that
@@ -262,7 +279,8 @@ class AutoExchange:
             self._foretold(name, cost)
         most = WORTH * min(_measured(self._figures[name]) for name in self._figures if name in self._classes)
         known = sorted((self._figures[name] for name in self._averages if name in self._figures), key=_predicted)
-        return [f.algorithm for f in known if _predicted(f) <= most][:AVERAGES_TRIED][::-1]
+        faster = self._first_of([f for f in known if _predicted(f) <= most])
+        return [f.algorithm for f in faster[:AVERAGES_TRIED]][::-1]
 
     def _foretold(self, name: str, cost: Cost | None) -> None:
         """Rank 0's prediction; none of an algorithm that declares no traffic."""

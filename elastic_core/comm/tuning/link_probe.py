@@ -11,25 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.piecewise import swap
+from elastic_core.domain import Link
 
 BUDGET_SECONDS = 0.3
 _SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)  # bytes
 _ROUNDS = 2  # of a size, whose best counts: what else went on only slows
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A message of n bytes takes `latency + n seconds_per_byte`."""
-
-    latency: float
-    seconds_per_byte: float
 
 
 def probe(group: dist.ProcessGroup | None = None) -> Link:

@@ -22,10 +22,10 @@ import torch
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.hooked import FIRST_BUCKET_BYTES, HookedAlgorithm
 from elastic_core.comm.traffic import Traffic
-from elastic_core.comm.tuning.link_probe import Link
+from elastic_core.domain import Link
 
 BUCKET_BYTES = 25 * 1024 * 1024  # DDP's, but for the first
-_BACKWARD = 2 / 3
+BACKWARD = 2 / 3  # of the computation of a step
 _HALVINGS = 30
 _REHEARSED = 1 << 18  # values; a square of 512
 _CPU = torch.device("cpu")
@@ -54,14 +54,14 @@ def predict(
     traffics = algorithm.step_traffic(buckets, world)
     if traffics is None:
         return None
-    whole = sum(_values(bucket) for bucket in buckets)
+    whole = sum(values_of(bucket) for bucket in buckets)
     own = seconds_per_value(algorithm, device)
-    ready = compute_seconds * (1 - _BACKWARD)
+    ready = compute_seconds * (1 - BACKWARD)
     done, sent = ready, 0.0
-    backward_seconds = compute_seconds * _BACKWARD * algorithm.backward_share(shapes, world)
+    backward_seconds = compute_seconds * BACKWARD * algorithm.backward_share(shapes, world)
     for bucket, traffic in zip(buckets, traffics, strict=True):
-        ready += backward_seconds * _values(bucket) / whole
-        done = max(done, ready) + _on_link(traffic, link) + _values(bucket) * own
+        ready += backward_seconds * values_of(bucket) / whole
+        done = max(done, ready) + _on_link(traffic, link) + values_of(bucket) * own
         sent += traffic.sent_bytes
     return Cost(max(done, ready), sent)
 
@@ -83,7 +83,7 @@ def predict_averaging(
     between = interval if algorithm.at_intervals else 1
     exchange, hidden = _on_link(traffic, link), algorithm.hidden_steps
     waits = 0.0 if hidden is None else max(0.0, exchange - hidden * compute_seconds)
-    own = _values(shapes) * seconds_per_value(algorithm, device)
+    own = values_of(shapes) * seconds_per_value(algorithm, device)
     seconds = compute_seconds + (waits + own) / between
     if hidden is None and seconds > 0:  # the next begins when there is an interval, and the one before has ended
         between *= max(1, ceil(exchange / (between * seconds)))
@@ -157,5 +157,6 @@ def _on_link(traffic: Traffic, link: Link) -> float:
     return traffic.rounds * link.latency + traffic.sent_bytes * link.seconds_per_byte
 
 
-def _values(shapes: Sequence[torch.Size]) -> int:
+def values_of(shapes: Sequence[torch.Size]) -> int:
+    """Of tensors in these shapes."""
     return sum(shape.numel() for shape in shapes)

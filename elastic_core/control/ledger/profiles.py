@@ -64,6 +64,8 @@ NOISE = text(f"""
     GROUP BY wanted.id
 """)
 
+_HELD = "(l.allocation - 'global_batch' - 'expected_comm')"  # all that is a move where it changes
+
 # Leases with what begins each, and the seconds without a step that it began with (`pause`), of `:jobs`: of each from
 # the last one on that `lease_sums` holds and that was before `:since`, to which the next one is compared.
 PRICED = f"""
@@ -71,7 +73,7 @@ PRICED = f"""
         SELECT l.job_id, l.segment_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage,
                CASE WHEN s.asked_at <= l.granted_at THEN s.asked_at END AS asked_at,
                l.epoch = l.origin_epoch AS restarted,
-               lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
+               lag({_HELD}) OVER w <> {_HELD} AS moved,
                lag(l.epoch) OVER w AS epoch_before,
                lag(l.released_at) OVER w AS gone_at,
                lag(s.ended_at) OVER w AS ended_at,

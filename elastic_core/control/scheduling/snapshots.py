@@ -18,9 +18,17 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.control.ledger.views import last_segments, limits_in_force, live_leases, pause_of, spec_in_force
+from elastic_core.control.ledger.views import (
+    last_exchanges,
+    last_segments,
+    limits_in_force,
+    live_leases,
+    pause_of,
+    spec_in_force,
+)
 from elastic_core.domain import (
     EXACT,
+    ExchangeNeeds,
     JobState,
     JobView,
     Limits,
@@ -149,7 +157,7 @@ def _views(
     of which none can be made. Such a job is not decided on: it keeps what it holds, and the others go on."""
     ids = list(jobs)
     points, noise, past = profiles_of(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    placed, batches = placed_speeds(tx, ids), _last_batches(tx, ids)
+    placed, batches, exchanges = placed_speeds(tx, ids), _last_batches(tx, ids), _exchanges_told(tx, jobs)
     (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
     tied = leases.ties(tx, list(live.values()))
 
@@ -175,6 +183,7 @@ def _views(
             last_batch=batches.get(job_id),
             past=past.get(job_id, Past()),
             spent=paid.get(job_id, 0.0),
+            exchange=exchanges.get(job_id),
             measured=Measured(
                 profile=points.get(job_id, ()), noise_scale=noise.get(job_id), placed_speeds=placed.get(job_id, ())
             ),
@@ -191,13 +200,21 @@ def _views(
     return views, aside
 
 
+def _exchanges_told(tx: Tx, jobs: Mapping[str, JobRow]) -> dict[str, ExchangeNeeds]:
+    """By job: what its ranks told of exchanges last; of the exact sum alone nobody tells."""
+    asked = [job_id for job_id, job in jobs.items() if (job.spec.get("comm") or {}).get("algorithm", EXACT) != EXACT]
+    if not asked:
+        return {}
+    return {job_id: choice.needs for job_id, choice in last_exchanges(tx, asked).items() if choice.needs is not None}
+
+
 def submission(job: JobRow, spec: JobSpec) -> Submission:
     """`spec`: the one in force."""
     pause = pause_of(job)
     limits = limits_of(spec, from_json(JobFacts, job.facts)) if spec.places_layers else limits_in_force(job)
     if job.exchange_fallback is not None:
         exactly = spec.comm.model_copy(update={"stage_ratio": None})
-        limits = replace(limits, comm=EXACT, comm_options=exactly.options_of(EXACT))
+        limits = replace(limits, comm=EXACT, comm_options=exactly.options_of(EXACT), comm_allow="")
     return Submission(
         job_id=job.id,
         name=spec.name,

@@ -31,7 +31,7 @@ class Handover:
         target = self.target
         return Allocation(
             slots=self.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm,
-            stages=target.stages,
+            stages=target.stages, expected_comm=target.expected_comm,
         )  # fmt: skip
 
 

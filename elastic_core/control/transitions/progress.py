@@ -195,7 +195,7 @@ def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
 _COLUMNS = {
     field.name: "passes" if field.name == "epoch" else field.name
     for field in fields(Observation)
-    if field.name not in ("exchanges", "stages")  # the segment's, and the lease's
+    if field.name not in ("exchanges", "exchange_needs", "stages")  # the segment's, and the lease's
 }
 
 _NEW_OBSERVATIONS = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)

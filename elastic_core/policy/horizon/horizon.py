@@ -32,6 +32,7 @@ from elastic_core.policy.base.remaining_distribution import (
 )
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.allocation_problem import Problem
+from elastic_core.policy.horizon.expected_exchange import with_expected_exchanges
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.node_choice import with_nodes
@@ -55,6 +56,7 @@ from elastic_core.policy.rules.rules import share_out
 from elastic_core.policy.rules.spending import prices_of, spending
 from elastic_core.policy.rules.urgency import SafetyMargin, deadline_words
 from elastic_core.policy.task_memory import measurements
+from elastic_core.policy.task_memory.exchange_memory import ExchangeMemory
 from elastic_core.policy.task_memory.measurements import Size, TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.predict.work.work_left import finish_seconds
@@ -88,11 +90,12 @@ class Horizon:
             finishes = _finishes(shared, resolution.chosen)
             told = _told(shared, resolution, _context(snapshot, shared, shared.held))
             targets = with_nodes(snapshot, _targets(shared, resolution, finishes, told), shared, resolution.chosen)
+            targets = with_expected_exchanges(targets, shared, resolution.chosen)
         state = {
             "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns,
             "sizes": [size[:2] if size.completed else size for size in memory.sizes],
-            "resizes": memory.resizes.to_json(),
+            "resizes": memory.resizes.to_json(), **memory.exchanges.to_state(),
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
         return Plan(policy=self.name, targets=with_layouts(targets, snapshot), state=state, wake_at=wake_at)
@@ -114,6 +117,7 @@ class _Memory:
     prior: CrossTaskPrior
     sizes: list[Size]  # of jobs that are no longer there, oldest first
     resizes: ResizeTimes
+    exchanges: ExchangeMemory
 
     @property
     def history(self) -> History:
@@ -131,7 +135,8 @@ def _recall(snapshot: Snapshot) -> _Memory:
     finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished, declared, snapshot.ended)
     sizes = _latest([*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished])
     prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
-    return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
+    resizes = ResizeTimes.recall(snapshot.policy_state, snapshot.jobs)
+    return _Memory(tasks, prior, sizes, resizes, ExchangeMemory.of(snapshot.policy_state, snapshot.jobs))
 
 
 def _stored_sizes(stored: Sequence[Any]) -> list[Size]:
@@ -196,7 +201,9 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     placed = PlacedOptions.among(snapshot.jobs, options, choices)
     served = ServedOptions.among(snapshot.jobs, options)
     left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options.alone))
-    outlook = outlooks(snapshot.jobs, memory.tasks, options.alone, memory.prior.experience, left.mean, LOOK_AHEAD)
+    outlook = outlooks(
+        snapshot.jobs, memory.tasks, options.alone, memory.prior.experience, left.mean, LOOK_AHEAD, memory.exchanges
+    )
     outlook = with_placed(outlook, options, snapshot.jobs, placed, left.mean)
     outlook = with_served(outlook, options, snapshot.jobs, served, left.mean)
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
@@ -246,8 +253,9 @@ def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats
     if new:
         at_first = np.asarray([FIRST_STEPS * jobs[row].limits.min_batch for row in new])
         outlook = outlooks(
-            [jobs[row] for row in new], memory.tasks, options, memory.prior.experience, at_first, LOOK_AHEAD
-        )
+            [jobs[row] for row in new], memory.tasks, options, memory.prior.experience, at_first, LOOK_AHEAD,
+            memory.exchanges,
+        )  # fmt: skip
         rates[new] = _standard_rates(outlook.work_rate, options)
     return np.where(rates > 0, rates, 1.0)
 

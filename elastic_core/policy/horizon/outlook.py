@@ -23,6 +23,7 @@ from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.speeds.corrected import Corrected, scales_of
 from elastic_core.policy.horizon.speeds.noise_forecast import mean_rate, stretches, total_seconds
 from elastic_core.policy.horizon.speeds.task_models import TaskModel, task_models
+from elastic_core.policy.task_memory.exchange_memory import NO_EXCHANGES, ExchangeMemory
 from elastic_core.policy.task_memory.measurements import TaskMemory, stage_of
 from elastic_core.predict.remembered import Remembered
 from elastic_core.predict.speed import throughput
@@ -57,11 +58,11 @@ class _Group:
 
 def outlooks(
     jobs: Sequence[JobView], memories: Mapping[str, TaskMemory], options: Options, experience: Experience,
-    remaining_work: Floats, window: float,
+    remaining_work: Floats, window: float, exchanges: ExchangeMemory = NO_EXCHANGES,
 ) -> Outlooks:  # fmt: skip
     """A job's own measurements set its scale, its task's set the shape. `remaining_work`: of each, in its own unit;
     `window`: seconds to look ahead."""
-    groups = _groups(jobs, memories, options, experience)
+    groups = _groups(jobs, memories, options, experience, exchanges)
     models: list[TaskModel] = [groups[0].model] * len(jobs)
     limits: list[Limits] = [groups[0].limits] * len(jobs)
     layout_factor = np.ones((len(jobs), len(options.counts)))
@@ -88,18 +89,22 @@ def outlooks(
 
 
 def _groups(
-    jobs: Sequence[JobView], memories: Mapping[str, TaskMemory], options: Options, experience: Experience
-) -> list[_Group]:
+    jobs: Sequence[JobView], memories: Mapping[str, TaskMemory], options: Options, experience: Experience,
+    exchanges: ExchangeMemory,
+) -> list[_Group]:  # fmt: skip
     rows_by_model: dict[tuple[str, Limits, bool], list[int]] = {}
     for row, job in enumerate(jobs):
         rows_by_model.setdefault((job.task, _without_requests(job.limits), job.scale_invariant), []).append(row)
     key = options.key
     models = task_models.all(
         [
-            (shared_points(memories[task].points(), limits), limits, key, experience, unit)
+            (
+                shared_points(memories[task].points(), limits), limits, key, experience, unit,
+                exchanges.forecast(task, limits),
+            )
             for task, limits, unit in rows_by_model
         ]
-    )
+    )  # fmt: skip
     return [
         _Group(memories[task], limits, model, rows)
         for ((task, limits, _), rows), model in zip(rows_by_model.items(), models, strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from elastic_core.domain import JobView, PutFirst
+from elastic_core.domain import EXACT, JobView, PutFirst
 from elastic_core.policy.base.batch_bound import efficiency_in_words
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
@@ -44,6 +44,11 @@ def why_placed(choice: Choice, batch: int, num_longer: int) -> str:
 
 def _rank(num_longer: int) -> str:
     return f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
+
+
+def why_exchange(algorithm: str, gain: float) -> str:
+    """Of a job that exchanges by choice, where it has tried nothing yet."""
+    return f"counting with {algorithm} there: by the links and its bytes a step {gain:.2g} times as fast as by {EXACT}"
 
 
 def why_first(job: JobView, rule: PutFirst) -> str:

@@ -25,23 +25,25 @@ def with_exchanges(plan: Plan, snapshot: Snapshot) -> Plan:
 
 def _with_exchange(target: Target, job: JobView) -> Target:
     comm = job.limits.comm
-    words = _kept_words(target, job) if comm == AUTO else ""
-    return replace(target, comm=comm, reason="; ".join(filter(None, (target.reason, words))))
+    kept, words = _kept_there(target, job) if comm == AUTO else ("", "")
+    expected = (kept or target.expected_comm) if comm == AUTO else ""
+    return replace(target, comm=comm, expected_comm=expected, reason="; ".join(filter(None, (target.reason, words))))
 
 
-def _kept_words(target: Target, job: JobView) -> str:
-    """E.g. "exchanging by powersgd there, a step 3.8 times as fast as by allreduce"; "" where nothing was kept."""
+def _kept_there(target: Target, job: JobView) -> tuple[str, str]:
+    """The algorithm, and in words, e.g. "exchanging by powersgd there, a step 3.8 times as fast as by allreduce"; ""
+    where nothing was kept."""
     here = [p for p in job.profile if p.num_slots > 1 and {p.type: p.num_slots} == dict(target.counts)]
     kept = kept_at(here)
     if not kept:
-        return ""
+        return "", ""
     place = max(kept, key=lambda at: sum(point.count for point in here if place_of(point) == at))
     name, at_place = kept[place], [point for point in here if place_of(point) == place]
     own = max((point for point in at_place if point.comm == name), key=lambda point: point.count)
     words, exact = f"exchanging by {name} there", _exact_beside(own, at_place)
     if exact is None:
-        return words
-    return f"{words}, a step {exact.step_seconds / own.step_seconds:.2g} times as fast as by {EXACT}"
+        return name, words
+    return name, f"{words}, a step {exact.step_seconds / own.step_seconds:.2g} times as fast as by {EXACT}"
 
 
 def _exact_beside(own: ProfilePoint, points: list[ProfilePoint]) -> ProfilePoint | None:

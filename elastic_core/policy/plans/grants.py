@@ -49,6 +49,7 @@ def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
     return Allocation(
         slots=slots, global_batch=target.global_batch,
         layout=target.layout, comm=target.comm, roles=target.roles, stages=target.stages,
+        expected_comm=target.expected_comm,
     )  # fmt: skip
 
 

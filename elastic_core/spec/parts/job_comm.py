@@ -59,8 +59,8 @@ EXACTLY: Allowed = "exact"
 PARTLY: Allowed = "partial"  # gradients of some samples only, which is said or not done
 
 
-def admitted(allow: Allowed | None) -> tuple[str, ...]:
-    """The algorithms that are no further from the exact sum than this."""
+def admitted(allow: str | None) -> tuple[str, ...]:
+    """The algorithms that are no further from the exact sum than this: `Allowed`, or nothing said."""
     order = get_args(Allowed)
     return tuple(name for name, of in CLASSES.items() if order.index(of) <= order.index(allow or EXACTLY))
 

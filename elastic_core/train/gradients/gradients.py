@@ -51,9 +51,10 @@ class Gradients:
         warmup_steps: int = 1,
         among: Collection[str] = (),
         nodes: Sequence[str] = (),
+        first: str = "",
     ) -> None:
         """`optimizer`: what steps the model, for exchanges that take part in that. `fixed_parts`: norms are those of
-        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`, `among`, `nodes`:
+        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`, `among`, `nodes`, `first`:
         as in `comm.algorithms.create`."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: Exchange | None = None
@@ -85,8 +86,9 @@ class Gradients:
             beside = group.beside("the exchange of gradients") if own else None
             weights = group.beside("the averaging of weights") if tries_averages(comm, among) else None
             self._hooked = create(
-                comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes, beside=weights
-            )
+                comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes, beside=weights,
+                first=first,
+            )  # fmt: skip
             self._hooked.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
         elif steps_weights(comm):

@@ -42,8 +42,8 @@ def gradients_of(
     find_unused_parameters: bool,
     fixed_parts: bool,
 ) -> AnyGradients:
-    """`partition`: None of a model that every rank holds whole. `allocation`: its algorithm, and on which nodes
-    ranks are; `options`: the spec's, of the algorithm.
+    """`partition`: None of a model that every rank holds whole. `allocation`: its algorithm, what a choice tries first,
+    and on which nodes ranks are; `options`: the spec's, of the algorithm.
     Collective."""
     if not steps_weights(allocation.comm):
         thaw(optimizer)  # which a job may have frozen that has fallen back, or that this one is forked from
@@ -70,5 +70,5 @@ def gradients_of(
         return LocalSteps(model, optimizer, group, comm, options.steps_between_averages, nodes)
     return Gradients(
         model, group, comm, find_unused_parameters, optimizer, fixed_parts=fixed_parts,
-        warmup_steps=options.warmup_steps, among=options.candidates, nodes=nodes,
+        warmup_steps=options.warmup_steps, among=options.candidates, nodes=nodes, first=allocation.expected_comm,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from elastic_core.domain import AUTO, EXACT, Allocation, ExchangeFigures
+from elastic_core.domain import AUTO, EXACT, Allocation, ExchangeCost, ExchangeFigures, ExchangeNeeds, Link
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import NOTE_CHARACTERS
 from elastic_core.spec.job import most_samples
@@ -72,6 +72,7 @@ class Progress:
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self.in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
+        self._needs: ExchangeNeeds | None = None  # like
         self._environment = ""  # in words, where it is another than the checkpoint's
         self._guard = DivergenceGuard(context.order, context.group.world)
         self._open_segment()
@@ -116,9 +117,17 @@ class Progress:
         self.began = self.step, self.samples
         self._work_before = self.work
 
-    def exchange_is(self, algorithm: str, tried: tuple[ExchangeFigures, ...]) -> None:
-        """The algorithm in force from the next step on; what was not reported of the steps before is left out."""
+    def exchange_is(
+        self, algorithm: str, tried: tuple[ExchangeFigures, ...] = (), costs: tuple[ExchangeCost, ...] = (),
+        link: Link | None = None,
+    ) -> None:  # fmt: skip
+        """The algorithm in force from the next step on; what was not reported of the steps before is left out.
+        `tried`: of a choice, like `costs` and the `link` that it was made on."""
         self.in_force, self._exchanges = algorithm, tried
+        held = self._allocation
+        self._needs = ExchangeNeeds(
+            num_slots=held.num_slots, num_nodes=held.num_nodes, type=held.slots[0].type, costs=costs, link=link
+        ) if costs else None  # fmt: skip
         logged = self._observer.metrics
         self._observer = self._new_observer()
         self._observer.log(logged)
@@ -261,5 +270,6 @@ class Progress:
         """Send an observation of the steps since the last."""
         observation = self._observer.take()
         if observation is not None and self._control_link is not None:
-            self._control_link.observations.add(replace(observation, exchanges=self._exchanges))
-            self._exchanges = ()
+            told = replace(observation, exchanges=self._exchanges, exchange_needs=self._needs)
+            self._control_link.observations.add(told)
+            self._exchanges, self._needs = (), None

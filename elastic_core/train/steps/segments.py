@@ -165,8 +165,10 @@ class Segments:
     def _name_exchange(self) -> None:
         exchange = self._exchange
         assert exchange is not None, "another one is in force"
-        tried = exchange.tried if isinstance(exchange, AutoExchange) and exchange.chosen else ()
-        self._progress.exchange_is(exchange.in_force, tried)
+        if isinstance(exchange, AutoExchange) and exchange.chosen:
+            self._progress.exchange_is(exchange.in_force, exchange.tried, exchange.costs(), exchange.link)
+        else:
+            self._progress.exchange_is(exchange.in_force)
 
     @property
     def _tries_averages(self) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.comm.stages.stage_links import NO_TIME, probe_stages, ratios
-from elastic_core.comm.tuning.link_probe import Link
+from elastic_core.domain import Link
 from tests.comm import ranks
 
 LINKS = st.lists(st.builds(Link, st.floats(0, 0.1), st.floats(0, 1e-6)), min_size=1, max_size=6)

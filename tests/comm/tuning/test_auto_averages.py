@@ -28,12 +28,12 @@ class Weighed:
     """A model that Adam trains until the choice, told that a step under each algorithm takes so long. Most of one under
     the exact sum is waiting, so that everything promises to be faster."""
 
-    def __init__(self, among: tuple[str, ...], seconds: Mapping[str, float]) -> None:
+    def __init__(self, among: tuple[str, ...], seconds: Mapping[str, float], first: str = "") -> None:
         torch.manual_seed(0)
         self.rank = dist.get_rank()
         self.model = DistributedDataParallel(nn.Linear(64, 64), gradient_as_bucket_view=True)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        exchange = create("auto", CPU, among=among, beside=dist.new_group())
+        exchange = create("auto", CPU, among=among, beside=dist.new_group(), first=first)
         assert isinstance(exchange, AutoExchange)
         exchange.attach(self.model)
         exchange.follow(self.optimizer)
@@ -104,6 +104,19 @@ def not_kept(rank: int, world: int, name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_after_an_average_that_is_not_kept_ranks_hold_the_same_bits(tmp_path, name, world):
     ranks.run(not_kept, tmp_path, world, name)
+
+
+def counted_with(rank: int, world: int) -> None:
+    seconds = {"allreduce": 1.0, "local_sgd": 0.4, "diloco": 0.3, "decentralized": 0.5}
+    weighed = Weighed(tuple(seconds), seconds, first="decentralized")
+    weighed.choose()
+    assert weighed.order[2] == "decentralized", "the last of two, since it simply goes on where it is kept"
+    assert weighed.exchange.in_force == weighed.order[1] != "decentralized", "what is measured counts"
+    weighed.exchange.close()
+
+
+def test_an_average_that_the_decision_counted_with_is_tried(tmp_path):
+    ranks.run(counted_with, tmp_path, 2)
 
 
 def kept(rank: int, world: int) -> None:

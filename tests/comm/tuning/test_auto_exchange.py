@@ -39,13 +39,16 @@ class TwoLayers(nn.Module):
 class Chosen:
     """A model trained until the choice, told that a step under each algorithm takes so long, none of it computing."""
 
-    def __init__(self, among: tuple[str, ...], seconds: Mapping[str, float], state: Mapping[str, Tensor] = {}) -> None:
+    def __init__(
+        self, among: tuple[str, ...], seconds: Mapping[str, float], state: Mapping[str, Tensor] = {}, first: str = ""
+    ) -> None:
         torch.manual_seed(0)
         partly = leaves_layers_out("auto", among)
         self.model = DistributedDataParallel(
             TwoLayers() if partly else nn.Linear(128, 128), gradient_as_bucket_view=True, find_unused_parameters=partly
         )
-        exchange = create("auto", CPU, dist.new_group() if partly else None, among=among or ("allreduce",))
+        own = dist.new_group() if partly else None
+        exchange = create("auto", CPU, own, among=among or ("allreduce",), first=first)
         assert isinstance(exchange, AutoExchange)
         exchange.attach(self.model)
         exchange.load_state_dict(state)
@@ -88,6 +91,8 @@ def fastest(rank: int, world: int) -> None:
     assert all(figures[name].measured_seconds == seconds[name] for name in tried)
     assert all(f.predicted_seconds > 0 and f.predicted_bytes > 0 for f in figures.values())
     assert figures["allreduce"].measured_bytes == pytest.approx(figures["allreduce"].predicted_bytes, rel=0.1)
+    assert {cost.algorithm for cost in chosen.exchange.costs()} == set(figures)
+    assert chosen.exchange.link.seconds_per_byte > 0
     chosen.step()
     chosen.exchange.close()
 
@@ -95,6 +100,26 @@ def fastest(rank: int, world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_fastest_of_those_tried_is_kept_on_every_rank(world, tmp_path):
     ranks.run(fastest, tmp_path, world)
+
+
+def counted_with(rank: int, world: int) -> None:
+    among = ("fp16", "bf16", "bytegrad", "powersgd")
+    seconds = {"allreduce": 1.0, "fp16": 0.5, "bf16": 0.5, "bytegrad": 0.3, "powersgd": 0.35}
+    by_prediction, other = Chosen(among, seconds), Chosen(among, seconds, first="bf16")
+    for chosen in (by_prediction, other):
+        chosen.run()
+    assert by_prediction.order[1] != "bf16"
+    assert other.order[1:3] == ["bf16", by_prediction.order[1]], "then the one that promises the most"
+    assert other.exchange.in_force == min(other.order[1:3], key=lambda name: seconds[name]), "what is measured counts"
+    unknown = Chosen(among, seconds, first="local_sgd")
+    unknown.run()
+    assert unknown.order == by_prediction.order
+    for chosen in (by_prediction, other, unknown):
+        chosen.exchange.close()
+
+
+def test_what_the_decision_counted_with_is_tried_first(tmp_path):
+    ranks.run(counted_with, tmp_path, 2)
 
 
 def partly(rank: int, world: int) -> None:
@@ -137,6 +162,8 @@ def nothing_waits(rank: int, world: int) -> None:
     assert chosen.exchange.in_force == "allreduce"
     (exact,) = chosen.exchange.tried
     assert (exact.measured_seconds, exact.predicted_seconds) == (1.0, None), "no link was probed, and no other tried"
+    assert chosen.exchange.link is None
+    assert {cost.algorithm for cost in chosen.exchange.costs()} == {"allreduce", "bytegrad"}, "for other slots"
 
 
 def test_where_nobody_waits_nothing_is_tried(tmp_path):

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, Link, fit, probe, sustained
+from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, fit, probe, sustained
+from elastic_core.domain import Link
 from tests.comm import ranks
 
 SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 22)

@@ -18,9 +18,9 @@ from elastic_core.comm.averaging.local_sgd import LocalSgd
 from elastic_core.comm.averaging.weight_averaging import INTERVAL
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.hooked import HookedAlgorithm
-from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.received_bytes import received_bytes
 from elastic_core.comm.tuning.step_cost import as_measured, in_buckets, predict, predict_averaging, seconds_per_value
+from elastic_core.domain import Link
 from tests.comm import ranks
 from tests.comm.averaging.training import algorithm
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger import profiles
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.leases import allocation
-from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, LeaseSumsRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, LeaseSumsRow, SegmentRow, TargetRow
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions import node_health, progress
 from elastic_core.domain import Layout, Observation, Slot
@@ -192,6 +192,7 @@ class _Lived:
         trainer.heartbeat(a_beat(self.step - 1))
         self.clock.advance(ticks[2])
         free = tuple(slot for slot in self.pool if slot not in self.order.allocation.slots)
+        self.control._ledger.write(self._expect_another_exchange)
         final = a_commit(self.order, self.step, final=True, ready=free, timings=last)
         before, self.order = self.order, _present(trainer.commit(final).order)
         self.control.trainer(self.order.token).heartbeat(a_beat(self.step))
@@ -199,6 +200,12 @@ class _Lived:
         if lost:
             self.control.trainer(self.order.token).release_slots(sorted(lost))
             self.rival = self.control.launch_order(f"{self._rival_id}__seg_0")
+
+    def _expect_another_exchange(self, tx: Tx) -> None:
+        """A decision counts with another exchange on the same slots: nobody is moved for it."""
+        row = tx.row(TargetRow, self.life.job_id)
+        assert row is not None
+        row.target = {**row.target, "expected_comm": f"of step {self.step}"}
 
     def _is_started_again(self, kind: str, ticks: tuple[float, ...], *, heard_of: bool) -> None:
         self.clock.advance(ticks[2])

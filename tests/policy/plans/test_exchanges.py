@@ -25,6 +25,16 @@ def test_the_reason_names_what_was_kept_and_what_it_saves() -> None:
     assert target.reason == "because; exchanging by powersgd there, a step 3.3 times as fast as by allreduce"
 
 
+def test_the_target_names_what_was_kept_before_what_a_policy_expected() -> None:
+    view = replace(job("a", lim=limits(comm="auto")), profile=(SLOW, QUICK))
+    other = replace(view, job_id="b", profile=(SLOW,))
+    named = replace(view, job_id="c", limits=limits(comm="fp16"))
+    target = Target(counts={"cpu": 2}, global_batch=64, layout=Layout(data=2), expected_comm="bytegrad")
+    plan = Plan(policy="p", targets=dict.fromkeys("abc", target))
+    targets = with_exchanges(plan, snapshot(nodes(1, 1), view, other, named)).targets
+    assert [targets[name].expected_comm for name in "abc"] == ["powersgd", "bytegrad", ""]
+
+
 def test_the_exact_sum_that_was_kept_is_named_without_another() -> None:
     kept = replace(SLOW, count=16)
     assert planned("auto", kept).reason == "because; exchanging by allreduce there"

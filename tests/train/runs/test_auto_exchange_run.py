@@ -35,6 +35,10 @@ def test_a_job_that_chooses_its_exchange_is_resized_and_reads_every_sample_once(
     assert {report.comm for report in reports} <= set(NAMES)
     choices = [report.choice for report in reports if report.choice is not None]
     assert [choice.num_slots for choice in choices] == [2, 3, 2], "one rank has none to make"
+    told = [(needs.num_slots, needs.type, {cost.algorithm for cost in needs.costs}) for needs in
+            (choice.needs for choice in choices) if needs is not None]  # fmt: skip
+    lossy = {"allreduce", "fp16", "bf16", "bytegrad", "powersgd"}
+    assert told == [(2, "cpu", lossy), (3, "cpu", lossy), (2, "cpu", lossy)], "for decisions about other slots"
     for choice in choices:
         figures = {figures.algorithm: figures for figures in choice.figures}
         assert figures["allreduce"].measured_seconds > 0

@@ -4,18 +4,23 @@ No formula of a few parameters meets every type, count and batch of a real model
 times as fast as its best fit). What the fit leaves is taken from the measured points around: a kernel smoother over
 the logarithms of slots and local batch, within a type, which fades to nothing away from what was measured.
 Many models are asked at once (`seconds_of`); none depends on the others.
+
+Where jobs may choose among exchanges, and have tried none on so many slots, the fit knows what they compute; what they
+wait for is what the links and the bytes of each exchange say (`predict.speed.exchange_forecast`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from math import exp, inf, log
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
+from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, Place
 from elastic_core.predict.speed.kept_exchange import own_points
 from elastic_core.predict.speed.layout_speeds import is_plain
 from elastic_core.predict.speed.step_form import Shapes, evaluate
@@ -33,14 +38,19 @@ class Corrected:
     kinds: tuple[str, ...]  # where was measured: the type, and a column of coordinates (see `_coordinates`) a point
     measured_at: Floats
     residuals: Floats  # logarithm of measured over fitted seconds there
+    exchange: ExchangeForecast | None = None  # of who may choose one; None: the fit says it all
+    tried: frozenset[Place] = frozenset()  # where it has no say
 
     @staticmethod
-    def of(times: StepTime, points: Sequence[ProfilePoint]) -> Corrected:
-        return Corrected.of_all([times], [points])[0]
+    def of(times: StepTime, points: Sequence[ProfilePoint], exchange: ExchangeForecast | None = None) -> Corrected:
+        return Corrected.of_all([times], [points], [exchange])[0]
 
     @staticmethod
-    def of_all(models: Sequence[StepTime], points: Sequence[Sequence[ProfilePoint]]) -> list[Corrected]:
-        """`points`: of each model."""
+    def of_all(
+        models: Sequence[StepTime], points: Sequence[Sequence[ProfilePoint]],
+        exchanges: Sequence[ExchangeForecast | None] | None = None,
+    ) -> list[Corrected]:  # fmt: skip
+        """`points`, `exchanges`: of each model."""
         usable = [[p for p in own if 0 < p.step_seconds < inf and is_plain(p.layout)] for own in points]
         kinds = tuple(sorted({point.type for own in usable for point in own}))
         local = [[point.local_batch for point in own] for own in usable]
@@ -55,14 +65,23 @@ class Corrected:
                 Corrected(
                     models[row], tuple(point.type for point in own), coordinates[row, :, : len(own)],
                     measured - fitted[row, : len(own)],
+                    *_exchange_of(own, None if exchanges is None else exchanges[row]),
                 )
             )  # fmt: skip
         return corrected
 
 
+def _exchange_of(
+    points: Sequence[ProfilePoint], forecast: ExchangeForecast | None
+) -> tuple[()] | tuple[ExchangeForecast, frozenset[Place]]:
+    if forecast is None:
+        return ()
+    return forecast, frozenset((point.num_slots, point.num_nodes > 1, point.type) for point in points)
+
+
 def seconds_of(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shapes) -> Floats:
     """Step seconds of each model (rows) at its configurations, whose types are counted in `kinds`."""
-    fitted: Floats = np.exp(evaluate(stacked([model.times for model in models], kinds), shapes).log_step)
+    fitted: Floats = np.exp(_log_steps(models, kinds, shapes))
     most = max(len(model.kinds) for model in models)
     if not most:
         return fitted
@@ -83,6 +102,74 @@ def seconds_of(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shap
         total += weight * residuals[point].reshape(column)
         weights += weight
     return fitted * np.exp(total / (weights + FIT_WEIGHT))
+
+
+def _log_steps(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shapes) -> Floats:
+    """By the fits, but where an exchange that was not tried yet is forecast."""
+    parts = evaluate(stacked([model.times for model in models], kinds), shapes)
+    forecasts = _with_forecasts(models)
+    if not forecasts:
+        return parts.log_step
+    log_step = parts.log_step.copy()
+    for forecast, tried, rows in forecasts:
+        own = _of_rows(shapes, rows)
+        expected = forecast.expected(kinds, own, np.exp(parts.log_grad[rows]))
+        counts = expected.known & ~_among_places(tried, kinds, own)
+        log_step[rows] = np.where(counts, np.log(np.where(counts, expected.seconds, 1.0)), log_step[rows])
+    return log_step
+
+
+def _with_forecasts(models: Sequence[Corrected]) -> list[tuple[ExchangeForecast, frozenset[Place], list[int]]]:
+    """Those that have one, and their rows: jobs of one task share a model."""
+    rows_of: dict[int, list[int]] = {}
+    for row, model in enumerate(models):
+        if model.exchange is not None:
+            rows_of.setdefault(id(model), []).append(row)
+    known = [(models[rows[0]], rows) for rows in rows_of.values()]
+    return [(model.exchange, model.tried, rows) for model, rows in known if model.exchange is not None]
+
+
+def _of_rows(shapes: Shapes, rows: Sequence[int]) -> Shapes:
+    """The configurations of some models."""
+    of_all = (getattr(shapes, name.name) for name in fields(Shapes))
+    return Shapes(*(of if len(of) == 1 else of[rows] for of in of_all))
+
+
+def _among_places(places: Collection[Place], kinds: Sequence[str], shapes: Shapes) -> NDArray[np.bool_]:
+    """Whether each configuration is at one of them."""
+    found = np.zeros(np.broadcast_shapes(shapes.num_slots.shape, shapes.type_index.shape), dtype=np.bool_)
+    for slots, far, kind in places:
+        if kind in kinds:
+            found |= (shapes.num_slots == slots) & (shapes.far == far) & (shapes.type_index == kinds.index(kind))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CountedWith:
+    """An exchange, by which a step is `gain` times as fast as by the exact sum. `forecast`: the speed there rests on
+    it, since nothing was measured."""
+
+    algorithm: str
+    gain: float
+    forecast: bool
+
+
+def counted_with(
+    models: Sequence[Corrected], kinds: tuple[str, ...], type_index: Ints, slots: Ints, nodes: Ints, local: Ints,
+    accumulation: Ints,
+) -> list[CountedWith | None]:  # fmt: skip
+    """Of each model at one configuration; None where nothing is to be said of its exchange."""
+    shapes = Shapes(*(of[:, None] for of in (slots, nodes, local, accumulation, type_index)))
+    computing = np.exp(evaluate(stacked([model.times for model in models], kinds), shapes).log_grad)
+    found: list[CountedWith | None] = [None] * len(models)
+    for forecast, tried, rows in _with_forecasts(models):
+        own = _of_rows(shapes, rows)
+        expected, known = forecast.expected(kinds, own, computing[rows]), _among_places(tried, kinds, own)
+        of_rows = (of[:, 0].tolist() for of in (expected.known, expected.chosen, expected.gain, known))
+        for row, told, chosen, gain, was_tried in zip(rows, *of_rows, strict=True):
+            if told:
+                found[row] = CountedWith(forecast.costs[chosen].algorithm, gain, not was_tried)
+    return found
 
 
 def slowness_over_nodes(

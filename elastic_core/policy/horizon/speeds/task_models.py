@@ -17,6 +17,7 @@ from elastic_core.domain import Limits, ProfilePoint
 from elastic_core.policy.base.options import Key
 from elastic_core.policy.horizon.speeds.corrected import Corrected, seconds_of
 from elastic_core.predict.remembered import Remembered
+from elastic_core.predict.speed.exchange_forecast import ExchangeForecast
 from elastic_core.predict.speed.experience import Experience
 from elastic_core.predict.speed.fit import step_times
 from elastic_core.predict.speed.goodput import Speeds, coarse_batches
@@ -37,8 +38,8 @@ class TaskModel:
     scale_invariant: bool  # the unit of its work
 
 
-# (measurements, limits without requests, options, speeds of types, unit of the work)
-Described = tuple[tuple[ProfilePoint, ...], Limits, Key, Experience, bool]
+# (measurements, limits without requests, options, speeds of types, unit of the work, exchanges to choose from)
+Described = tuple[tuple[ProfilePoint, ...], Limits, Key, Experience, bool, ExchangeForecast | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,9 @@ class _Grid:
 
 
 def _find(tasks: Sequence[Described]) -> list[TaskModel]:
-    times = step_times.all([(points, limits, experience) for points, limits, _, experience, _ in tasks])
-    corrected = Corrected.of_all(times, [task[0] for task in tasks])
-    reaches = [_reach(points, limits) for points, limits, _, _, _ in tasks]
+    times = step_times.all([(points, limits, experience) for points, limits, _, experience, *_ in tasks])
+    corrected = Corrected.of_all(times, [task[0] for task in tasks], [task[5] for task in tasks])
+    reaches = [_reach(points, limits) for points, limits, *_ in tasks]
     tables: list[tuple[Speeds, Ints] | None] = [None] * len(tasks)
     alike: defaultdict[tuple[Key, tuple[int, ...]], list[int]] = defaultdict(list)
     for index, (task, reach) in enumerate(zip(tasks, reaches, strict=True)):
@@ -71,7 +72,7 @@ def _find(tasks: Sequence[Described]) -> list[TaskModel]:
             for index, speeds in zip(indices[some], batch_tables, strict=True):
                 tables[index] = speeds, np.asarray(usable, dtype=np.int64)
     models = []
-    for (_, limits, _, _, unit), own, reach, table in zip(tasks, corrected, reaches, tables, strict=True):
+    for (_, limits, _, _, unit, _), own, reach, table in zip(tasks, corrected, reaches, tables, strict=True):
         assert table is not None
         models.append(TaskModel(own, *table, reach, limits.reference_batch, unit))
     return models

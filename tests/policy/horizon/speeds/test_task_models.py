@@ -18,7 +18,7 @@ MEASURED = (point(1, 64, 1.0), point(4, 256, 1.2, sync=0.2))
 
 
 def model(points: tuple[ProfilePoint, ...] = ()) -> TaskModel:
-    return task_models.answer((points, LIMITS, OPTIONS.key, NOTHING, True))
+    return task_models.answer((points, LIMITS, OPTIONS.key, NOTHING, True, None))
 
 
 def test_a_task_starts_on_few_slots_and_at_most_doubles_what_was_measured() -> None:
@@ -29,7 +29,7 @@ def test_a_task_starts_on_few_slots_and_at_most_doubles_what_was_measured() -> N
 def test_what_is_left_out_changes_nothing_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     some = model(MEASURED)
     monkeypatch.setattr(module, "_reach", lambda points, limits: 32)
-    (every,) = module._find([(MEASURED, LIMITS, OPTIONS.key, NOTHING, True)])
+    (every,) = module._find([(MEASURED, LIMITS, OPTIONS.key, NOTHING, True, None)])
     assert len(every.at) > len(some.at)
     rows = np.flatnonzero(np.isin(every.at, some.at))
     assert np.array_equal(every.speeds.samples[rows], some.speeds.samples)
