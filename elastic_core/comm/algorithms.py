@@ -108,6 +108,12 @@ def averaging_class(name: str) -> type[WeightAveraging]:
     return _AVERAGING[name]
 
 
+def class_of(name: str) -> type[HookedAlgorithm] | type[WeightAveraging]:
+    """Of an algorithm on the CPU. Raises `UserError` for a name that does not exist."""
+    _check(name)
+    return _AVERAGING[name] if name in _AVERAGING else {**_GLOO, **_STEPPING}[name]
+
+
 def _check(name: str) -> None:
     if name not in NAMES:
         raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join((*NAMES, AUTO))}.")

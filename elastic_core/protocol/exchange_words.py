@@ -1,4 +1,4 @@
-"""The exchange of a job that chooses it by measurement, in words: which, why, what it saves against the exact sum."""
+"""The exchange of a job in words: which, why, what it saves against the exact sum, as far as that was measured."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _LESS = {  # what a class of exchanges costs besides seconds and bytes
 
 def choice_words(choice: ExchangeChoice) -> str:
     """E.g. "bytegrad on 2 slots: 2.51 s and 25.3 MB a step, against 8.31 s and 101 MB of allreduce; ..."."""
+    return f"{choice.algorithm}{_on_slots(choice, _LESS.get(CLASSES.get(choice.algorithm, EXACTLY), ''))}"
+
+
+def _on_slots(choice: ExchangeChoice, less: str) -> str:
+    """What is known of it, after its name. `less`: what it costs besides."""
     by_name = {figures.algorithm: figures for figures in choice.figures}
     own, exact = by_name.get(choice.algorithm), by_name.get(EXACT)
-    words = f"{choice.algorithm} on {plural(choice.num_slots, 'slot')}"
-    words += _LESS.get(CLASSES.get(choice.algorithm, EXACTLY), "")
+    words = f" on {plural(choice.num_slots, 'slot')}{less}"
     if own is not None:
         words += f": {_measured(own)} a step"
     if exact is not None and choice.algorithm != EXACT:
@@ -48,7 +52,16 @@ def exchange_words(job: JobStatus) -> str:
         return chosen_words(job)
     if comm.stage_ratio is not None:
         return f"{comm.algorithm}; activations between stages up to {comm.stage_ratio:g} times smaller"
-    return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
+    return "" if comm.algorithm == EXACT else named_words(job)
+
+
+def named_words(job: JobStatus) -> str:
+    """Of a job whose spec names another algorithm than the exact sum: what that saves, once it is known."""
+    algorithm, held, known = job.spec.comm.algorithm, job.allocation, job.exchange
+    words = f"{algorithm} ({CLASSES[algorithm]})"
+    if known is None or known.algorithm != algorithm or (held is not None and held.num_slots != known.num_slots):
+        return words
+    return f"{words}{_on_slots(known, '')}"
 
 
 def chosen_words(job: JobStatus) -> str:
@@ -89,5 +102,7 @@ def _either(figures: ExchangeFigures) -> str:
 
 
 def _measured(figures: ExchangeFigures) -> str:
-    seconds = "?" if figures.measured_seconds is None else f"{figures.measured_seconds:.3g}"
-    return f"{seconds} s and {(figures.measured_bytes or 0.0) / 1e6:.3g} MB"
+    seconds = figures.predicted_seconds if figures.measured_seconds is None else figures.measured_seconds
+    sent = (figures.predicted_bytes if figures.measured_bytes is None else figures.measured_bytes) or 0.0
+    words = f"{'?' if seconds is None else f'{seconds:.3g}'} s and {sent / 1e6:.3g} MB"
+    return f"{words} (predicted)" if figures.measured_seconds is None else words

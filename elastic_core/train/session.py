@@ -39,6 +39,7 @@ from elastic_core.train.checkpoint.undrawn_weights import Drawn, make_model
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
+from elastic_core.train.gradients.compared import against_exact
 from elastic_core.train.gradients.gradients_of import gradients_of
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.layouts import UNCUT, Declared, dense_fallback
@@ -218,10 +219,11 @@ class Session:
             self._group, self._places, context.store, self._progress, plan, state, gradients,
             evaluate or self._evaluate, partition.skeleton if partition is not None else None,
         )  # fmt: skip
+        against = against_exact(gradients, self._group, order.allocation.comm, spec.comm)
         self._prepared = Prepared(
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm, self.base_steps),
-            segments=Segments(context, self._progress, pipeline, content.describe, gradients.comm),
+            segments=Segments(context, self._progress, pipeline, content.describe, gradients.comm, against),
             reader=Reader(dataset, collate, self.device),
             plan=plan,
             reads=reads,

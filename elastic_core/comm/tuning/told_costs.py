@@ -27,12 +27,15 @@ def told_costs(
     shapes: Sequence[torch.Size],
     figures: Mapping[str, ExchangeFigures],
     device: torch.device,
+    interval: int = INTERVAL,
 ) -> tuple[ExchangeCost, ...]:
     """Of those that declare their traffic. `shapes`: of single precision gradients, in the model's order; `figures`:
-    what was predicted and measured of some of them."""
+    what was predicted and measured of some of them; `interval`: steps between two averages."""
     off = {name: _off(known) for name, known in figures.items()}
     told = [of_gradients(algorithm, shapes, device, off.get(name, 0.0)) for name, algorithm in gradients.items()]
-    told += [of_weights(algorithm, shapes, device, off.get(name, 0.0)) for name, algorithm in averages.items()]
+    told += [
+        of_weights(algorithm, shapes, device, off.get(name, 0.0), interval) for name, algorithm in averages.items()
+    ]
     return tuple(cost for cost in told if cost is not None)
 
 
@@ -57,13 +60,17 @@ def of_gradients(
 
 
 def of_weights(
-    algorithm: type[WeightAveraging], shapes: Sequence[torch.Size], device: torch.device, off: float = 0.0
+    algorithm: type[WeightAveraging],
+    shapes: Sequence[torch.Size],
+    device: torch.device,
+    off: float = 0.0,
+    interval: int = INTERVAL,
 ) -> ExchangeCost | None:
     """The same of an average of weights."""
     sums = [traffic for traffic in (algorithm.traffic(shapes, world) for world in AMONG) if traffic is not None]
     if len(sums) < len(AMONG):
         return None
-    every = INTERVAL if algorithm.at_intervals else 1
+    every = interval if algorithm.at_intervals else 1
     hidden = algorithm.hidden_steps
     return ExchangeCost(
         algorithm=algorithm.name,

@@ -22,9 +22,9 @@ INTERVAL_TRIAL_STEPS = 2 * INTERVAL
 
 
 class Trial:
-    def __init__(self, intervals: bool = False) -> None:
-        """`intervals`: of what averages weights at intervals."""
-        self._warm, self._timed = (INTERVAL, INTERVAL) if intervals else (WARM_STEPS, TIMED_STEPS)
+    def __init__(self, intervals: bool = False, interval: int = INTERVAL) -> None:
+        """`intervals`: of what averages weights at intervals, each of `interval` steps."""
+        self._warm, self._timed = (interval, interval) if intervals else (WARM_STEPS, TIMED_STEPS)
         self._typical: Callable[[Sequence[float]], float] = fmean if intervals else median
         self._steps: list[tuple[float, float]] = []  # seconds, and those of them spent waiting
         self._bytes_before = 0

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from elastic_core.comm.algorithm import Exchange
+from elastic_core.comm.tuning.against_exact import AgainstExact
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
 from elastic_core.host.exits import Stopped
 from elastic_core.train.checkpoint.committing import Answered
@@ -47,14 +48,16 @@ class Segments:
         pipeline: CheckpointPipeline,
         describe: Describe,
         exchange: Exchange | None = None,
+        against: AgainstExact | None = None,
     ) -> None:
+        """`against`: of an exchange that is compared with the exact sum."""
         self._stop_requests = context.stop_requests
         self._control_link = context.control_link
         self._group = context.group
         self._progress = progress
         self._pipeline = pipeline
         self._describe = describe
-        self._exchange = exchange
+        self._exchange, self._against = exchange, against
         self._agreed: StepResult | None = None
         self._wait_logged = False  # of this segment
         self._unanswered = False  # the last boundary's asynchronous checkpoint is not committed yet
@@ -146,16 +149,20 @@ class Segments:
 
     def _weigh_exchange(self, result: StepResult) -> None:
         """An observation is of one algorithm. Of steps whose epoch is not known yet there is none."""
-        exchange = self._exchange
-        if isinstance(exchange, AutoExchange):
-            with communicating("the choice of an exchange"):
-                changed = exchange.stepped(result.seconds, result.wait_seconds)
-        else:
-            changed = self._other_in_force
+        changed = self._exchange_changes(result.seconds, result.wait_seconds)
         if changed:
             if not self._unanswered:
                 self._progress.report()
             self._name_exchange()
+
+    def _exchange_changes(self, seconds: float, wait_seconds: float) -> bool:
+        """After a step: another is in force, or more is known of it. Collective now and then."""
+        exchange, against = self._exchange, self._against
+        with communicating("the choice of an exchange"):
+            if isinstance(exchange, AutoExchange):
+                return exchange.stepped(seconds, wait_seconds)
+            known = against is not None and against.stepped(seconds, wait_seconds)
+        return known or self._other_in_force
 
     @property
     def _other_in_force(self) -> bool:
@@ -167,6 +174,9 @@ class Segments:
         assert exchange is not None, "another one is in force"
         if isinstance(exchange, AutoExchange) and exchange.chosen:
             self._progress.exchange_is(exchange.in_force, exchange.tried, exchange.costs(), exchange.link)
+        elif self._against is not None and self._against.known:
+            against = self._against
+            self._progress.exchange_is(exchange.in_force, against.tried, against.costs(), against.link)
         else:
             self._progress.exchange_is(exchange.in_force)
 

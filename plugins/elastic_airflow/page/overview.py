@@ -18,11 +18,11 @@ from elastic_airflow.page.expected import (
     queued_shown,
 )
 from elastic_core.control.job_course import JobCourse
-from elastic_core.domain import AUTO, Allocation, JobState
+from elastic_core.domain import AUTO, EXACT, Allocation, JobState
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.cluster.cluster_timeline import LOST, HeldStretch, NodeEvent
 from elastic_core.protocol.encoding import finite
-from elastic_core.protocol.exchange_words import chosen_words, fallback_words
+from elastic_core.protocol.exchange_words import chosen_words, fallback_words, named_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.outlook.at_risk import is_late, risks
 from elastic_core.protocol.process_groups import code_of, held_out
@@ -288,7 +288,9 @@ def _exchange(job: JobStatus) -> str:
         return fallback_words(job.exchange_fallback)
     if held is None:
         return ""
-    return chosen_words(job) if held.comm == AUTO else held.comm
+    if held.comm == AUTO:
+        return chosen_words(job)
+    return held.comm if held.comm == EXACT else named_words(job)
 
 
 def hold_shown(stretch: HeldStretch) -> HoldShown:

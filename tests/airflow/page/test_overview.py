@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic_airflow.page.overview import job_shown, restored_words
+from elastic_core.domain import ExchangeFigures
 from elastic_core.settings import Settings
 from tests.builders import FACTS, FakeClock, Life, a_control, a_spec, an_observation
 
@@ -31,6 +32,24 @@ def test_metrics_that_are_no_numbers_reach_the_page_as_texts(pool_url: str, tmp_
         shown = job_shown(job, plane.courses(["runs"])["runs"], Settings(home=tmp_path), 1_800_000_000.0)
     sent = json.dumps(shown.model_dump(mode="json"), allow_nan=False)  # as the API server sends it
     assert json.loads(sent)["evaluation"] == {"loss": "NaN", "accuracy": 0.5}
+
+
+def test_the_page_says_what_a_named_exchange_saves(pool_url: str, tmp_path: Path) -> None:
+    figures = (ExchangeFigures(algorithm="bytegrad", measured_seconds=0.5, measured_bytes=25e6),
+               ExchangeFigures(algorithm="allreduce", predicted_seconds=2.0, predicted_bytes=101e6))  # fmt: skip
+    with closing(a_control(pool_url, tmp_path, FakeClock(1_800_000_000.0))) as plane:
+        for job_id, comm in (("named", "bytegrad"), ("exact", "allreduce")):
+            plane.submit(job_id, a_spec(slots=(2, 2), comm={"algorithm": comm}), FACTS)
+            order = Life(plane, plane.trainer, job_id).start()
+            if job_id == "named":
+                told = an_observation(1, order, num_slots=2, comm=comm, exchanges=figures)
+                plane.trainer(order.token).observe([told])
+        courses, settings = plane.courses(["named", "exact"]), Settings(home=tmp_path)
+        shown = {job.job_id: job_shown(job, courses[job.job_id], settings, 1_800_000_000.0) for job in plane.jobs()}
+    assert shown["exact"].comm == "allreduce"
+    assert shown["named"].comm == (
+        "bytegrad (lossy) on 2 slots: 0.5 s and 25 MB a step, against 2 s and 101 MB (predicted) of allreduce"
+    )
 
 
 def test_a_job_that_waits_is_late_if_it_would_be_from_now_on(pool_url: str, tmp_path: Path) -> None:

@@ -113,6 +113,11 @@ function pool(snapshot) {
   return [...types].map(([type, [nodes, slots]]) => `${count(slots)} ${type} on ${count(nodes)}`).join(", ") || "none";
 }
 
+// Of one that its ranks choose: what was counted with, too.
+function exchange(target) {
+  return target.expected_comm ? `${target.comm} (${target.expected_comm})` : target.comm;
+}
+
 // Those whose slots change first.
 function targets(snapshot, plan) {
   const heads = ["Job", "Priority", "Done", "Held", "Gets", "Batch", "Layout", "Exchange"];
@@ -124,7 +129,7 @@ function targets(snapshot, plan) {
   const rows = ({ job, target, held, gets }) => {
     const moved = gets !== held ? "changed" : null;
     const work = job.total_samples === null ? `${count(job.done_samples)} of ?` : `${count(job.done_samples)} of ${count(job.total_samples)}`;
-    const cells = [link(el("a", {}, job.job_id), jobPage(job.job_id)), String(job.priority), work, held, el("span", { class: moved }, gets), target?.global_batch || "-", target && gets !== "none" ? layout(target.layout) : "-", target && gets !== "none" ? target.comm : "-"];
+    const cells = [link(el("a", {}, job.job_id), jobPage(job.job_id)), String(job.priority), work, held, el("span", { class: moved }, gets), target?.global_batch || "-", target && gets !== "none" ? layout(target.layout) : "-", target && gets !== "none" ? exchange(target) : "-"];
     return [
       el("tr", { "data-id": job.job_id }, ...cells.map((cell, i) => el("td", { class: i === 1 ? "number" : null }, typeof cell === "number" ? count(cell) : cell))),
       el("tr", { class: "why" }, el("td", { colspan: heads.length }, target?.reason || " ")),
