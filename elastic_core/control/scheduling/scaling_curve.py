@@ -1,15 +1,18 @@
 """How fast a job was measured to be on which slots, and how fast its model says that it would be on others.
 
 The model is the one that decisions are made with (`predicting.predictors`), asked at one global batch, so that numbers
-of slots can be compared; a decision may choose another batch with them.
+of slots can be compared; a decision may choose another batch with them. Where the policy counts with an exchange that
+the job has yet to try on so many slots, so does the curve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp
 
+import numpy as np
 from sqlalchemy import select
 
 from elastic_core.control.ledger import leases
@@ -20,16 +23,20 @@ from elastic_core.control.ledger.tables import LeaseRow
 from elastic_core.control.ledger.views import spec_in_force
 from elastic_core.control.scheduling.predicting.node_sizes import fewest_nodes, sizes_by_type
 from elastic_core.control.scheduling.snapshots import Fit, submission
-from elastic_core.domain import Layout, Limits, Node, PlacedSpeed, ProfilePoint
+from elastic_core.domain import EXACT, Layout, Limits, Node, PlacedSpeed, ProfilePoint
 from elastic_core.domain.placed import counts_of
-from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.policy.task_memory.exchange_memory import ExchangeMemory
+from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, Place
+from elastic_core.predict.speed.kept_exchange import own_points
+from elastic_core.predict.speed.step_form import Shapes
+from elastic_core.predict.speed.throughput import StepTime, split
 from elastic_core.protocol.rest.job_details import MeasuredSpeed, PredictedSpeed, ScalingCurve, TypeCurve
 
 MOST_COUNTS = 64  # numbers of slots of a type that are asked about
 _HIGH_QUANTILE = 1.2816  # of a normal distribution, its 0.9 quantile in standard deviations
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CurveBasis:
     """What the ledger knows for a job's curve."""
 
@@ -39,6 +46,11 @@ class CurveBasis:
     placed: tuple[PlacedSpeed, ...]
     global_batch: int
     nodes: tuple[Node, ...]
+    exchange: ExchangeForecast | None = None  # what the policy counts with where nothing was kept
+
+    @cached_property
+    def tried(self) -> frozenset[Place]:
+        return frozenset((p.num_slots, p.num_nodes > 1, p.type) for p in own_points(self.points, self.limits))
 
 
 def basis(tx: Tx, job_id: str) -> CurveBasis:
@@ -56,7 +68,12 @@ def basis(tx: Tx, job_id: str) -> CurveBasis:
         placed=placed_speeds(tx, [job_id]).get(job_id, ()),
         global_batch=batch or limits.reference_batch,
         nodes=nodes_to_decide_on(tx),
+        exchange=_forecast(tx, spec.entry_point, limits),
     )
+
+
+def _forecast(tx: Tx, task: str, limits: Limits) -> ExchangeForecast | None:
+    return None if limits.comm == EXACT else ExchangeMemory.of(tx.scheduling().policy_state, ()).forecast(task, limits)
 
 
 def scaling_curve(known: CurveBasis, fit: Fit) -> ScalingCurve:
@@ -90,12 +107,29 @@ def _speeds(known: CurveBasis, times: StepTime, kind: str, sizes: Sequence[int])
             ((times.seconds_in(layout, nodes, kind, batch, known.limits), layout) for layout in layouts),
             key=lambda of: of[0],
         )
+        expected = _expected(known, times, kind, count, nodes, batch)
+        seconds, exchange = (seconds, "") if expected is None else expected
         off = exp(_HIGH_QUANTILE * times.relative_error(count, nodes, kind, batch, known.limits))
         speed = batch / seconds
         yield PredictedSpeed(
             num_slots=count, num_nodes=nodes, global_batch=batch, layout=layout,
-            samples_per_second=(speed / off, speed, speed * off),
+            samples_per_second=(speed / off, speed, speed * off), exchange=exchange,
         )  # fmt: skip
+
+
+def _expected(
+    known: CurveBasis, times: StepTime, kind: str, count: int, num_nodes: int, global_batch: int
+) -> tuple[float, str] | None:
+    """Seconds of a step and by which exchange, where one is forecast and none was kept."""
+    if known.exchange is None or (count, num_nodes > 1, kind) in known.tried:
+        return None
+    slots, nodes, batch = np.asarray([[count], [num_nodes], [global_batch]])
+    shapes = Shapes(slots, nodes, *split(batch, slots, known.limits.max_local(kind)), np.zeros_like(slots))
+    computing = times.compute_seconds(slots, nodes, kind, batch, known.limits)
+    found = known.exchange.expected((kind,), shapes, computing)
+    if not found.known[0]:
+        return None
+    return float(found.seconds[0]), known.exchange.costs[int(found.chosen[0])].algorithm
 
 
 def _spread(counts: Sequence[int], always: set[int]) -> list[int]:

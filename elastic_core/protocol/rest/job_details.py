@@ -81,6 +81,7 @@ class PredictedSpeed:
     global_batch: int
     layout: Layout
     samples_per_second: Quantiles
+    exchange: str = ""  # that it is predicted by, where the job has yet to try one; "": by what it kept elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,12 @@ import pytest
 from fastapi import FastAPI, Header, HTTPException
 
 from elastic_core.client import RestClient
+from elastic_core.control.ledger.database import Tx
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
+from elastic_core.domain import ExchangeCost, Link, to_json
 from elastic_core.errors import NotFound, UserError
+from elastic_core.predict.speed.exchange_forecast import Links
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.rest import rest_client
 from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec, an_observation
@@ -147,6 +150,33 @@ def test_a_job_has_no_curve_before_it_was_measured_and_then_one_of_what_it_may_h
     for slots, index in ((1, 0), (4, 3)):  # the curve goes by what was measured
         assert cpu.speeds[index].samples_per_second[1] == pytest.approx(measured[slots].samples_per_second, rel=0.15)
         assert measured[slots].predicted == pytest.approx(cpu.speeds[index].samples_per_second[1])
+
+
+def test_where_an_exchange_was_not_tried_the_curve_goes_by_the_one_that_decisions_count_with(
+    viewer: RestClient, control: LedgerControl
+) -> None:
+    control.submit("job-a", a_spec(comm={"algorithm": "auto", "allow": "lossy"}), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    batch = order.allocation.global_batch
+    alone = {"num_slots": 1, "num_nodes": 1, "local_batch": batch, "sync_seconds": 0.0}
+    pair = {"num_slots": 2, "num_nodes": 1, "sync_seconds": 0.001, "step_seconds": 0.2}
+    control.trainer(order.token).observe([
+        an_observation(1, order, step_seconds=0.4, **alone), an_observation(2, order, **pair)
+    ])  # fmt: skip
+    before = viewer.scaling_curve("job-a").curves[0].speeds
+    sent = {"allreduce": (8e8, 8e8, 8e8), "bytegrad": (2e8, 2e8, 2e8)}  # bytes: a step sends them in 8 s, and in 2
+    costs = [ExchangeCost(algorithm=name, sent_bytes=of, rounds=(0.0, 0.0, 0.0)) for name, of in sent.items()]
+    told = {"costs": {a_spec().entry_point: [to_json(cost) for cost in costs]},
+            "links": {"cpu": to_json(Links(between=Link(0.0, 1e-8)))}}  # fmt: skip
+
+    def remember(tx: Tx) -> None:
+        tx.scheduling().policy_state = {"exchanges": told}
+
+    control._ledger.write(remember)
+    after = viewer.scaling_curve("job-a").curves[0].speeds
+    assert [speed.exchange for speed in after] == ["", "", "bytegrad", "bytegrad"]
+    assert after[:2] == before[:2]
+    assert all(speed.samples_per_second[1] < batch / 2.0 for speed in after[2:]), "each waits for two seconds and more"
 
 
 def test_the_curve_leaves_out_numbers_of_slots_that_the_pool_has_not(

@@ -68,7 +68,7 @@ export function drawCurve(root, curve, job) {
   const predicted = curve.curves.map(({ type, speeds }) => ({
     name: `${type}, predicted`, colour: types.indexOf(type) % 8, points: speeds.map((one) => {
       const [low, median, high] = one.samples_per_second;
-      return { x: one.num_slots, y: median, low, high, said: `${measure(median)} (${measure(low)} to ${measure(high)})` };
+      return { x: one.num_slots, y: median, low, high, said: `${measure(median)} (${measure(low)} to ${measure(high)})${one.exchange ? `, exchanging by ${one.exchange}` : ""}` };
     }),
   }));
   const measured = types.map((type) => ({
