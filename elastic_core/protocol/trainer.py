@@ -155,7 +155,7 @@ def check_observations(observations: Sequence[Observation]) -> None:
 
 def _check_needs(needs: ExchangeNeeds) -> None:
     _check_text("type of exchange_needs", needs.type)
-    _check_count("costs of exchange_needs", len(needs.costs), MOST_COSTS)
+    check_count("costs of exchange_needs", len(needs.costs), MOST_COSTS)
     for cost in needs.costs:
         _check_text("algorithm", cost.algorithm)
         if not len(cost.sent_bytes) == len(cost.rounds) == len(AMONG):
