@@ -39,7 +39,7 @@ NODES, SLOTS_EACH = 32, 8
 HEADERS = {"sec-fetch-site": "same-origin", "authorization": f"Bearer {METRICS_TOKEN.decode()}"}
 MOST_SECONDS = 0.100
 TIMES_LONG = 3  # that what takes long is asked
-DECIDES = ("what-if", "replay")
+DECIDES = ("/what-if", "/replay")
 SETTLE_SECONDS, GRANT_SECONDS = 20.0, 10.0
 # Of the description, and not asked here.
 LEFT_OUT = {
@@ -50,6 +50,7 @@ LEFT_OUT = {
     "POST /api/v1/jobs/{job_id}/revive": "of a failed job, which begins to wait for slots",
     "POST /api/v1/jobs/{job_id}/rollback": "as revive",
     "GET /api/v1/jobs/{job_id}/log": "asks the launcher's hosts for a file",
+    "GET /api/v1/what-if/answers/{answer_id}": "a page of a what-if that was answered",
 }
 
 
@@ -83,8 +84,8 @@ READS = tuple(
         "/api/v1/jobs/{active}/curve", "/api/v1/jobs/{active}/moves", "/api/v1/jobs/{past}/observations",
         "/api/v1/jobs/{active}/explanation", "/api/v1/jobs/{active}/forecasts", "/api/v1/cluster", "/api/v1/nodes",
         "/api/v1/policy", "/api/v1/decisions", "/api/v1/decisions/{decision}", "/api/v1/forecasts", "/api/v1/audit",
-        "/api/v1/audit?job_id={active}", "/api/v1/decisions/{decision}/replay", "/ui/overview",
-        "/ui/jobs/{active}/page", "/metrics", "/api/v1/openapi.json",
+        "/api/v1/audit?job_id={active}", "/api/v1/what-if/expected", "/api/v1/decisions/{decision}/replay",
+        "/ui/overview", "/ui/jobs/{active}/page", "/metrics", "/api/v1/openapi.json",
     )
 )  # fmt: skip
 WRITES = (
@@ -146,7 +147,7 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
 def _route(report: Report, client: httpx.Client, asked: Asked, size: Size) -> tuple[str, float, float, float, float]:
     name = f"{asked.method} {asked.path}"
     seconds, length = [], 0
-    takes_long = any(word in asked.path for word in DECIDES)
+    takes_long = asked.path.endswith(DECIDES)
     for path in itertools.islice(_paths(client, asked.path, size), TIMES_LONG if takes_long else size.times):
         started = time.monotonic()
         answer = client.request(asked.method, path, json=asked.body)

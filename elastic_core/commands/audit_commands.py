@@ -21,22 +21,23 @@ def audit(
     job: Annotated[list[str] | None, typer.Option(help="actions on this job; may be given again")] = None,
     user: Annotated[str, typer.Option(help="actions of this user, dag:DAG_ID or USER@host")] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", help="so many, the last ones")] = 100,
+    before: Annotated[int | None, typer.Option(min=1, help="of those with a smaller number: the next page")] = None,
     as_json: Json = False,
 ) -> None:
     """Who did what, the newest first: submissions, cancellations, boundaries, policies; also what was refused.
 
     What a job has read is proven by `elastic jobs audit`.
     """
-    records = open_api(Settings()).audit_records(job or None, user or None, limit)
+    records = open_api(Settings()).audit_records(job or None, user or None, limit, before)
     if as_json:
         print_json([to_json(record) for record in records])
         return
     rows = (
-        (datetime.fromtimestamp(r.at).strftime("%Y-%m-%d %H:%M:%S"), r.actor, r.way, r.action, r.subject,
+        (r.record_id, datetime.fromtimestamp(r.at).strftime("%Y-%m-%d %H:%M:%S"), r.actor, r.way, r.action, r.subject,
          r.queue or "", "done" if r.done else "refused", r.detail)
         for r in records
     )  # fmt: skip
-    print_table(("at", "who", "way", "action", "on", "queue", "outcome", "why"), rows)
+    print_table(("number", "at", "who", "way", "action", "on", "queue", "outcome", "why"), rows)
 
 
 def words_of(record: AuditRecord) -> str:

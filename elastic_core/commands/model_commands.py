@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from elastic_core.commands.opening import As, open_api
@@ -16,9 +18,12 @@ app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_i
 
 
 @app.command("list")
-def list_models(as_json: Json = False) -> None:
+def list_models(
+    search: Annotated[str, typer.Option(help="those that have this in their name")] = "", as_json: Json = False
+) -> None:
     """All registered models, with the version that is the champion and those that were before it."""
-    models = model_aliases.list_models(open_registry(Settings()))
+    found = model_aliases.list_models(open_registry(Settings()))
+    models = [model for model in found if search.lower() in model.name.lower()]
     if as_json:
         print_json([to_json(model) for model in models])
         return

@@ -319,9 +319,11 @@ class LedgerControl(JobActions, JobAnswers):
         audit_trail.act(self._ledger, self._caller, action, lambda _: About(subject=subject), detail, work)
 
     def audit_records(
-        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
-    ) -> list[AuditRecord]:
-        return self._ledger.read(lambda tx: audit_trail.records(tx, job_ids=job_ids, actor=actor, limit=limit))
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100,
+        before: int | None = None,
+    ) -> list[AuditRecord]:  # fmt: skip
+        found = partial(audit_trail.records, job_ids=job_ids, actor=actor, limit=limit, before=before)
+        return self._ledger.read(found)
 
     def decisions(self, limit: int, before: int | None = None) -> list[DecisionListed]:
         return self._ledger.read(lambda tx: reads.decisions(tx, limit, before))

@@ -380,9 +380,11 @@ class HttpControl:
         return answer
 
     def audit_records(
-        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
-    ) -> list[AuditRecord]:
-        answer: list[AuditRecord] = self._channel.call("audit_records", job_ids=job_ids, actor=actor, limit=limit)
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100,
+        before: int | None = None,
+    ) -> list[AuditRecord]:  # fmt: skip
+        asked = {"job_ids": job_ids, "actor": actor, "limit": limit, "before": before}
+        answer: list[AuditRecord] = self._channel.call("audit_records", **asked)
         return answer
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:

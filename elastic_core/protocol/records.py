@@ -327,6 +327,7 @@ class PolicyInForce:
 class AuditRecord:
     """What somebody did, or was refused."""
 
+    record_id: int  # the later, the larger
     at: float
     actor: str  # as `JobStatus.submitted_by`
     way: str  # `protocol.callers.Way`

@@ -92,9 +92,11 @@ class JobRecords(Protocol):
         submitted. Empty where the control plane uses no predictors."""
 
     def audit_records(
-        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
-    ) -> list[AuditRecord]:
-        """The last `limit` actions, of these jobs and this actor if given, newest first; refused ones, too."""
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100,
+        before: int | None = None,
+    ) -> list[AuditRecord]:  # fmt: skip
+        """The last `limit` actions, of these jobs and this actor if given, newest first; refused ones, too. `before`:
+        of those with a smaller number, for the next page."""
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         """The `fingerprints` of every commit of the job's current lineage, in order of step."""

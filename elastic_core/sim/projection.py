@@ -5,13 +5,14 @@ they have done, the service they have had, what they have spent, the speeds they
 What a job is yet to do is what it declares, or the median of the work left that the policy in force decides by, which
 is what is shown of it; the policy is told no more of that than in production: the forecast. A job that holds slots goes
 on with them until the policy moves it. Nobody submits, nothing fails, no resize costs another time than the job's mean:
-a forecast, not a promise.
+a forecast, not a promise. So what is far away is looked at less closely (`COARSER`): a policy that looks every minute
+would decide thousands of times about jobs of days, and the time for the answer would be over after their first hours.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -23,7 +24,7 @@ from elastic_core.policy.base.policy import decided_work
 from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.predict.work.work_left import work_left
-from elastic_core.protocol.rest.what_if import Course, JobAhead, WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.what_if import Course, JobAhead, MeanEnds, WhatIf, WhatIfAnswer
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.engine.result import Held, JobResult, Result
@@ -36,10 +37,14 @@ from elastic_core.text import plural
 MOST_JOBS = 500
 MOST_ADDED_SLOTS = 10_000
 SECONDS = 10.0  # of this machine, for each of the two courses
+COARSER = 0.05  # as `Options.coarser`: ends stay within a tenth of those of a course that looks every minute, mostly
 
 
-def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS) -> WhatIfAnswer:
-    """Both courses, of every active job that is not paused. Changes nothing.
+def what_if(
+    control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS, tell: Callable[[int], None] | None = None
+) -> WhatIfAnswer:
+    """Both courses, of every active job that is not paused. Changes nothing. `tell` is told how many jobs there are,
+    before they are simulated.
 
     Raises `UserError` for a policy, node or limit that there is not, `NotFound` for a job that there is not.
     """
@@ -51,22 +56,44 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
     otherwise = replace(snapshot, nodes=_nodes(snapshot.nodes, asked), jobs=_changed_jobs(control, snapshot, asked))
     if len(snapshot.jobs) > MOST_JOBS:
         raise UserError(f"{len(snapshot.jobs)} jobs are active; at most {MOST_JOBS} can be simulated at once")
+    if tell is not None:
+        tell(len(_wanting(snapshot)))
     decided = work_decided(snapshot, policy)
-    as_it_is = course(snapshot, policy, max_seconds, decided)
+    as_it_is, first = _timed(lambda: course(snapshot, policy, max_seconds, decided))
     if changed_policy != policy:
         otherwise = replace(otherwise, policy_state={})  # it would begin without memory, as a change of policy does
     same = (otherwise, changed_policy) == (snapshot, policy)
-    changed = as_it_is if same else course(otherwise, changed_policy, max_seconds, decided)
+    changed, second = as_it_is, 0.0
+    if not same:
+        changed, second = _timed(lambda: course(otherwise, changed_policy, max_seconds, decided))
     before, after = _fares(as_it_is), _fares(changed)
+    jobs = tuple(JobAhead(job_id=job, as_it_is=before[job], changed=after[job]) for job in before)
     return WhatIfAnswer(
         at=snapshot.now,
         policy=policy,
         changed_policy=changed_policy,
-        jobs=tuple(JobAhead(job_id=job, as_it_is=before[job], changed=after[job]) for job in before),
+        jobs=jobs,
+        total=len(jobs),
+        means=_means(jobs, snapshot.now),
         complete=as_it_is.complete and changed.complete,
         notes=tuple(_notes(snapshot)),
         took_seconds=time.perf_counter() - began,
+        course_seconds=(first,) if same else (first, second),
     )
+
+
+def _timed(simulated: Callable[[], Result]) -> tuple[Result, float]:
+    began = time.perf_counter()
+    return simulated(), time.perf_counter() - began
+
+
+def _means(jobs: Sequence[JobAhead], now: float) -> MeanEnds | None:
+    ends = [(job.as_it_is.ends_at, job.changed.ends_at) for job in jobs]
+    known = [(before - now, after - now) for before, after in ends if before is not None and after is not None]
+    if not known:
+        return None
+    before, after = (sum(column) / len(known) for column in zip(*known, strict=True))
+    return MeanEnds(jobs=len(known), as_it_is=before, changed=after)
 
 
 def work_decided(snapshot: Snapshot, policy: str) -> Mapping[str, WorkLeft]:
@@ -80,7 +107,7 @@ def course(
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
     that time is enough for. `decided`: their work left, where it is not this policy's."""
     tied = any(view.tied_to is not None for view in snapshot.jobs)
-    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, tied=tied)
+    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, tied=tied, coarser=COARSER)
     decided = work_decided(snapshot, policy) if decided is None else decided
     return simulate(workload_of(snapshot, decided), snapshot.nodes, registry.get(policy), options)
 

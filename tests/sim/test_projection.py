@@ -36,7 +36,7 @@ from elastic_core.protocol.records import PolicyInForce
 from elastic_core.protocol.rest.what_if import WhatIf
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim.engine.engine import Options, simulate
-from elastic_core.sim.projection import course, what_if, work_of, workload_of
+from elastic_core.sim.projection import COARSER, course, what_if, work_of, workload_of
 from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
 from tests.sim.builders import Scripted
 
@@ -292,6 +292,27 @@ def test_the_policy_begins_with_what_it_remembers(monkeypatch: pytest.MonkeyPatc
     assert memory
     after = shown(monkeypatch, replace(picture(view("a", held=ON_A)), policy_state=memory))
     assert [before[0].policy_state, after[0].policy_state] == [{}, memory]
+
+
+def test_jobs_of_weeks_are_simulated_to_their_ends_by_some_hundred_decisions() -> None:
+    """Looking every minute, as in production, `horizon` would decide twenty thousand times."""
+    weeks = {"total_samples": 80 * 14 * 86_400, "done_samples": 0}
+    jobs = view("a", held=ON_A, **weeks), view("b", at=1.0, held=ON_B, **weeks), view("c", at=2.0)
+    found = course(picture(*jobs), "horizon")
+    assert found.complete
+    assert found.decisions < 300
+    ends = {job.job_id: job.finished_at - NOW for job in found.jobs if job.finished_at is not None}
+    assert ends["c"] < 3_600.0
+    assert ends["a"] == pytest.approx(14 * 86_400.0, rel=0.1)
+    assert ends["b"] == pytest.approx(14 * 86_400.0, rel=0.1)
+
+
+def test_the_next_minutes_are_looked_at_as_closely_as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"total_samples": 80 * 86_400, "done_samples": 0}
+    looks = [seen.now - NOW for seen in shown(monkeypatch, picture(view("a", held=ON_A, **long)))]
+    assert looks[:10] == [pytest.approx(60.0 * look) for look in range(10)]
+    gaps = [(after - before) / before for before, after in pairwise(looks) if before > 3_600.0]
+    assert max(gaps) == pytest.approx(COARSER, rel=0.01)
 
 
 def test_another_policy_begins_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
-from elastic_core.protocol.rest.what_if import AddedNodes, Course, JobAhead, WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.what_if import AddedNodes, Course, JobAhead, WhatIf, WhatIfAnswer, usual_seconds
 from elastic_core.settings import Settings
 from elastic_core.spec.job_changes import JobChanges
 from elastic_core.text import plural, span
@@ -25,6 +25,7 @@ def what_if(
     add: Annotated[list[str] | None, typer.Option(help="nodes more: TYPE:SLOTS, or TYPE:SLOTSxNODES")] = None,
     without: Annotated[list[str] | None, typer.Option(help="a node that is left out")] = None,
     job: Annotated[list[str] | None, typer.Option(help="other limits: JOB:max=4,min=1,priority=5")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="so many jobs are shown, by submission")] = 50,
     as_json: Json = False,
 ) -> None:
     """When each active job would start and end, as things are and with this changed: simulated from the state now."""
@@ -36,27 +37,34 @@ def what_if(
         without=tuple(without or ()),
         jobs=dict(map(_limits, job or ())),
     )
-    answer = projection.what_if(open_api(Settings()), asked)
+    courses = 1 if asked == WhatIf() else 2
+
+    def tell(jobs: int) -> None:
+        about, most = courses * min(usual_seconds(jobs), projection.SECONDS), courses * projection.SECONDS
+        typer.echo(f"simulating {plural(jobs, 'job')}: about {span(about)}, {span(most)} at most", err=True)
+
+    answer = projection.what_if(open_api(Settings()), asked, tell=tell)
     if as_json:
         print_json(to_json(answer))
         return
-    _print(answer)
+    _print(answer, limit)
 
 
-def _print(answer: WhatIfAnswer) -> None:
+def _print(answer: WhatIfAnswer, limit: int) -> None:
     changed = answer.changed_policy if answer.changed_policy != answer.policy else "the same policy"
     typer.echo(
         f"Simulated from now on, in {span(answer.took_seconds)}: under {answer.policy}; changed: under {changed}."
     )
     rows = [
-        (job.job_id, *_shown(answer, job.as_it_is), *_shown(answer, job.changed), _gain(job)) for job in answer.jobs
+        (job.job_id, *_shown(answer, job.as_it_is), *_shown(answer, job.changed), _gain(job))
+        for job in answer.jobs[:limit]
     ]
     print_table(("job", "starts", "ends", "slots", "starts then", "ends then", "slots then", "sooner by"), rows)
-    ends = [(job.as_it_is.ends_at, job.changed.ends_at) for job in answer.jobs]
-    both = [(before, after) for before, after in ends if before is not None and after is not None]
-    if both:
-        before, after = (sum(column) / len(both) - answer.at for column in zip(*both, strict=True))
-        typer.echo(f"mean of {plural(len(both), 'job')}: {span(before)} as it is, {span(after)} then")
+    if answer.total > limit:
+        typer.echo(f"{answer.total - limit} more of {answer.total}: --limit {answer.total} shows all")
+    if answer.means is not None:
+        mean = answer.means
+        typer.echo(f"mean of {plural(mean.jobs, 'job')}: {span(mean.as_it_is)} as it is, {span(mean.changed)} then")
     if not answer.complete:
         typer.echo("There was too much to simulate: some ends are not known.")
     for note in answer.notes:

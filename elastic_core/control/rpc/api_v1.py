@@ -274,9 +274,12 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
 
     @router.get("/audit")
     @answers(list[AuditRecord])
-    def list_actions(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
-        """Who did what, or was refused; newest first."""
-        found = control.audit_records([job_id] if job_id is not None else None, actor, limit)
+    def list_actions(
+        job_id: str | None = None, actor: str | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        before: Annotated[int | None, Query(ge=1)] = None,
+    ) -> Response:  # fmt: skip
+        """Who did what, or was refused; newest first; `before`: of those with a smaller number, for the next page."""
+        found = control.audit_records([job_id] if job_id is not None else None, actor, limit, before)
         return json_answer([to_json(record) for record in found])
 
     return router

@@ -8,21 +8,24 @@ they run beside what matters more.
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, Asked, ChangesWanted, answers, parsed, takes
 from elastic_core.control.rpc.cross_site import refuse_other_sites
-from elastic_core.control.rpc.whatif import ahead, one_at_a_time
+from elastic_core.control.rpc.what_if_answers import KeptAnswers
+from elastic_core.control.rpc.whatif import ahead, expected, one_at_a_time
 from elastic_core.domain import to_json
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.rest.answers import DecisionReplayed
-from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.what_if import MOST_AHEAD, AddedNodes, WhatIf, WhatIfAnswer, WhatIfExpected
 from elastic_core.spec.job_changes import JobChanges
 
 Dependency = Callable[..., Any]
 MOST_NAMED = 500
+From = Annotated[int, Query(ge=0)]
+UpTo = Annotated[int, Query(ge=1, le=MOST_AHEAD)]
 
 
 class NodesAdded(Asked):
@@ -51,12 +54,29 @@ class WhatIfWanted(Asked):
 def questions_router(control: LedgerControl, reads: Dependency, body: Dependency) -> APIRouter:
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["pool"])
     same_site = [Depends(refuse_other_sites)]
+    kept = KeptAnswers()
 
     @router.post("/what-if", openapi_extra=takes(WhatIfWanted), dependencies=same_site)
     @answers(WhatIfAnswer)
-    def ask(content: Annotated[bytes, Depends(body)]) -> Response:
-        """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed."""
-        return _json(ahead(control, parsed(content, WhatIfWanted).question()))
+    def ask(content: Annotated[bytes, Depends(body)], offset: From = 0, limit: UpTo = 50) -> Response:
+        """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed.
+
+        A page of them; the others are asked for by the answer's id.
+        """
+        answer_id = kept.keep(ahead(control, parsed(content, WhatIfWanted).question()))
+        return _json(kept.page(answer_id, offset, limit))
+
+    @router.get("/what-if/answers/{answer_id}")
+    @answers(WhatIfAnswer)
+    def turn_page(answer_id: str, offset: From = 0, limit: UpTo = 50) -> Response:
+        """Another page of an answer, which is kept for a quarter of an hour."""
+        return _json(kept.page(answer_id, offset, limit))
+
+    @router.get("/what-if/expected")
+    @answers(WhatIfExpected)
+    def how_long() -> Response:
+        """How long a what-if would take now."""
+        return _json(expected(control))
 
     @router.get("/decisions/{decision_id}/replay")
     @answers(DecisionReplayed)

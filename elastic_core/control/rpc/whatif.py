@@ -9,25 +9,31 @@ replays of decisions included, because they run beside the decisions that matter
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, cast
 
+from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.what_if_answers import Pace
 from elastic_core.control.scheduling.policy_process import Child, NoAnswer
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.policy import registry
 from elastic_core.protocol.calls import decode_error
 from elastic_core.protocol.encoding import encode
-from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.answers import JobsIn
+from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer, WhatIfExpected
 
 MAX_JOBS = 100
 MAX_DECISIONS = 3000
 SECONDS = 30.0  # of the wall clock, from when the process is ready; each of two courses has 10 s between decisions
+COURSE_SECONDS = 10.0  # `sim.projection.SECONDS`, which only the process knows
 COMMAND = (sys.executable, "-m", "elastic_core.control.rpc.what_if_process")
 _answering = Lock()
+_pace = Pace()
 
 
 class Busy(Conflict):
@@ -60,7 +66,16 @@ def ahead(control: LedgerControl, asked: WhatIf) -> WhatIfAnswer:
         snapshot, in_force = control.snapshot(), to_json(control.policy())
         named = {job_id: to_json(control.job(job_id)) for job_id in asked.jobs}
         question = {"asked": to_json(asked), "snapshot": snapshot, "in_force": in_force, "named": named}
-        return from_json(WhatIfAnswer, _simulated(control, question))
+        began = time.monotonic()
+        answer = from_json(WhatIfAnswer, _simulated(control, question))
+        _pace.learn(answer, time.monotonic() - began)
+        return answer
+
+
+def expected(control: LedgerControl) -> WhatIfExpected:
+    """How long `ahead` would take now."""
+    active = control.jobs_page(JobsWanted(state=JobsIn.ACTIVE, limit=1)).total
+    return _pace.expected(active, COURSE_SECONDS)
 
 
 @contextmanager

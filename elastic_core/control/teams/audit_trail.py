@@ -128,8 +128,13 @@ def of_spec(tx: Tx, job_id: str, spec: JobSpec) -> About:
     return About(subject=f"job {job_id!r}", job_id=job_id, queue=queue, priority=spec.priority)
 
 
-def records(tx: Tx, *, job_ids: Sequence[str] | None, actor: str | None, limit: int) -> list[AuditRecord]:
-    """The last ones, newest first. Raises `UserError` for a limit that is none."""
+def records(
+    tx: Tx, *, job_ids: Sequence[str] | None, actor: str | None, limit: int, before: int | None
+) -> list[AuditRecord]:
+    """The last ones, newest first, or of those with a number smaller than `before`.
+
+    Raises `UserError` for a limit that is none.
+    """
     if not 1 <= limit <= MOST_RECORDS:
         raise UserError(f"limit is {limit}; it takes 1 to {MOST_RECORDS} records")
     query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
@@ -137,10 +142,12 @@ def records(tx: Tx, *, job_ids: Sequence[str] | None, actor: str | None, limit: 
         query = query.where(AuditRow.job_id.in_(job_ids))
     if actor is not None:
         query = query.where(AuditRow.actor == actor)
+    if before is not None:
+        query = query.where(AuditRow.id < before)
     return [
         AuditRecord(
-            at=row.at, actor=row.actor, way=row.way, action=row.action, job_id=row.job_id, subject=row.subject,
-            queue=row.queue, done=row.done, detail=row.detail,
+            record_id=row.id, at=row.at, actor=row.actor, way=row.way, action=row.action, job_id=row.job_id,
+            subject=row.subject, queue=row.queue, done=row.done, detail=row.detail,
         )
         for row in tx.session.scalars(query)
     ]  # fmt: skip

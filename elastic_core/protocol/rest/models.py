@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MOST_VERSIONS = 50  # of a model that are shown
+MOST_MODELS = 500  # of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,15 @@ class ModelListed:
     challenger: str | None  # better than the champion, and not yet approved
     newest: str | None
     former: tuple[str, ...]  # champions before, the newest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPage:
+    """`total`: of all that were searched for, on whichever page."""
+
+    total: int
+    offset: int
+    models: tuple[ModelListed, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay
-
 from elastic_core.domain import from_json, to_json
-from elastic_core.errors import ElasticError, Forbidden, InfrastructureError, NotFound, Unauthorized, UserError
-from elastic_core.protocol import calls
+from elastic_core.errors import UserError
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
@@ -46,48 +42,27 @@ from elastic_core.protocol.rest.job_details import (
     ScalingCurve,
     SegmentPage,
 )
-from elastic_core.protocol.rest.models import ModelListed, ModelShown
-from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.models import MOST_MODELS, ModelListed, ModelPage, ModelShown
+from elastic_core.protocol.rest.rest_connection import RestConnection
+from elastic_core.protocol.rest.what_if import MOST_AHEAD, JobAhead, WhatIf, WhatIfAnswer, WhatIfExpected
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweeps import new_group_id, parse_sweep
 from elastic_core.spec.job_forks import fork_id
 from elastic_core.text import stamped
-from elastic_core.waiting import growing
 
-T = TypeVar("T")
-Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage)
-API = "/elastic/api/v1"
-TIMEOUT_SECONDS = 30.0
+Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage, ModelPage)
+MOST_RECORDS = 500  # of who did what, of a page
 QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
 LOG_POLL_SECONDS = 1.0
-BY_STATUS: Mapping[int, type[ElasticError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 422: UserError}
 
 
-class RestClient:
+class RestClient(RestConnection):
     """At Airflow's address, such as `http://127.0.0.1:8080`. Safe to use from one thread; `with` closes it.
 
     Either `token` (of `POST /auth/token`), or `user` and `password`, with which it gets one, and another once that has
     run out. Calls raise what the platform says: `UserError` for a wrong value, `NotFound`, `Conflict`, `Forbidden`,
     `Unauthorized`; `InfrastructureError` where there is no answer for `patience_seconds`.
     """
-
-    def __init__(
-        self, url: str, *, token: str = "", user: str = "", password: str = "", patience_seconds: float = 30.0
-    ) -> None:
-        if bool(token) == bool(user):
-            raise UserError("a client of the REST API needs either a token, or a user with a password")
-        self._url, self._token, self._login = url.rstrip("/"), token, (user, password)
-        self._patience = patience_seconds
-        self._http = httpx.Client(timeout=TIMEOUT_SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
 
     # jobs
 
@@ -271,10 +246,28 @@ class RestClient:
     def policy(self) -> PolicyInForce:
         return self._get(PolicyInForce, "/policy")
 
-    def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """How the active jobs would fare with this changed, beside how they fare as it is: simulated."""
-        sent = {"content": dumps(to_json(asked)), "timeout": QUESTION_SECONDS}
+    def what_if(self, asked: WhatIf, *, offset: int = 0, limit: int = 50) -> WhatIfAnswer:
+        """How the active jobs would fare with this changed, beside how they fare as it is: simulated. A page of them,
+        `limit` (500 at most) of `total`; `what_if_page` turns it."""
+        page = {"offset": offset, "limit": limit}
+        sent = {"content": dumps(to_json(asked)), "params": page, "timeout": QUESTION_SECONDS}
         return from_json(WhatIfAnswer, loads(self._answer("POST", "/what-if", **sent)))
+
+    def what_if_page(self, answer_id: str, *, offset: int = 0, limit: int = 50) -> WhatIfAnswer:
+        """Another page of an answer: nothing is simulated. Raises `NotFound` for one that is not kept any more."""
+        answer_id = quote(answer_id, safe="")
+        return self._get(WhatIfAnswer, f"/what-if/answers/{answer_id}", {"offset": offset, "limit": limit})
+
+    def all_ahead(self, asked: WhatIf) -> Iterator[JobAhead]:
+        """Every active job, simulated once, by submission."""
+        page = self.what_if(asked, limit=MOST_AHEAD)
+        yield from page.jobs
+        for offset in range(MOST_AHEAD, page.total, MOST_AHEAD):
+            yield from self.what_if_page(page.answer_id, offset=offset, limit=MOST_AHEAD).jobs
+
+    def what_if_expected(self) -> WhatIfExpected:
+        """How long a what-if would take now."""
+        return self._get(WhatIfExpected, "/what-if/expected")
 
     def decisions(self, *, limit: int = 50, before: int | None = None) -> tuple[DecisionListed, ...]:
         """The last ones, newest first; `before` turns the page."""
@@ -290,9 +283,14 @@ class RestClient:
 
     # models
 
-    def models(self) -> tuple[ModelListed, ...]:
-        """Registered models, by name."""
-        return self._get(tuple[ModelListed, ...], "/models")
+    def models(self, *, search: str = "", offset: int = 0, limit: int = 50) -> ModelPage:
+        """A page of the registered models that have `search` in their name, by name. `limit`: 500 at most."""
+        return self._get(ModelPage, "/models", {"search": search, "offset": offset, "limit": limit})
+
+    def all_models(self, *, search: str = "") -> Iterator[ModelListed]:
+        """Every one, page by page, by name."""
+        for page in _pages(partial(self.models, search=search), MOST_MODELS):
+            yield from page.models
 
     def model(self, name: str) -> ModelShown:
         """One with its newest versions, and what each was made of."""
@@ -314,58 +312,18 @@ class RestClient:
         return self._get(ForecastReport, "/forecasts", {"jobs": jobs})
 
     def audit(
-        self, *, job_id: str | None = None, actor: str | None = None, limit: int = 100
+        self, *, job_id: str | None = None, actor: str | None = None, limit: int = 100, before: int | None = None
     ) -> tuple[AuditRecord, ...]:
-        return self._get(tuple[AuditRecord, ...], "/audit", {"job_id": job_id, "actor": actor, "limit": limit})
+        """Who did what, the newest first. `limit`: 500 at most; `before`, a record's number, turns the page."""
+        asked = {"job_id": job_id, "actor": actor, "limit": limit, "before": before}
+        return self._get(tuple[AuditRecord, ...], "/audit", asked)
 
-    # how it asks
-
-    def _get(self, kind: type[T], path: str, query: Mapping[str, Any] | None = None) -> T:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        return from_json(kind, loads(self._answer("GET", path, params=given)))
-
-    def _send(self, kind: type[T], method: str, path: str, body: Mapping[str, Any]) -> T:
-        return from_json(kind, loads(self._answer(method, path, content=dumps(body))))
-
-    def _answer(self, method: str, path: str, **sent: Any) -> bytes:
-        retrying = Retrying(
-            retry=retry_if_exception_type(InfrastructureError), stop=stop_after_delay(self._patience),
-            wait=growing(0.1, 2.0), reraise=True,
-        )  # fmt: skip
-        return retrying(self._as_logged_in, method, path, sent)
-
-    def _as_logged_in(self, method: str, path: str, sent: Mapping[str, Any]) -> bytes:
-        fresh = not self._token
-        if fresh:
-            self._token = self._new_token()
-        try:
-            return self._once(method, API + path, {"authorization": f"Bearer {self._token}"}, sent)
-        except Unauthorized:
-            if fresh or not self._login[0]:
-                raise
-            self._token = ""  # it has run out
-            return self._as_logged_in(method, path, sent)
-
-    def _new_token(self) -> str:
-        user, password = self._login
-        told = loads(
-            self._once("POST", "/auth/token", {}, {"content": dumps({"username": user, "password": password})})
-        )
-        return str(told["access_token"])
-
-    def _once(self, method: str, path: str, headers: Mapping[str, str], sent: Mapping[str, Any]) -> bytes:
-        try:
-            answer = self._http.request(
-                method, self._url + path, headers={"content-type": "application/json", **headers}, **sent
-            )
-        except httpx.TransportError as error:
-            raise InfrastructureError(
-                f"{self._url} gave no answer to {method} {path}: {type(error).__name__}: {error}. Is it Airflow's "
-                "address, and its API server up?"
-            ) from error
-        if answer.is_success:
-            return answer.content
-        raise _error(answer, method, path)
+    def all_audit(self, *, job_id: str | None = None, actor: str | None = None) -> Iterator[AuditRecord]:
+        """All that is on record, page by page, the newest first."""
+        before: int | None = None
+        while page := self.audit(job_id=job_id, actor=actor, limit=MOST_RECORDS, before=before):
+            yield from page
+            before = page[-1].record_id
 
 
 def _pages(ask: Callable[..., Page], most: int) -> Iterator[Page]:
@@ -379,16 +337,3 @@ def _pages(ask: Callable[..., Page], most: int) -> Iterator[Page]:
 
 def _of_job(job_id: str, what: str = "") -> str:
     return f"/jobs/{quote(job_id, safe='')}" + (f"/{what}" if what else "")
-
-
-def _error(answer: httpx.Response, method: str, path: str) -> ElasticError:
-    """The platform's own; of what FastAPI or Airflow refused before it, the kind of its status."""
-    kind = BY_STATUS.get(answer.status_code)
-    try:
-        detail = loads(answer.content)["detail"]
-    except (ValueError, KeyError, TypeError):
-        return calls.decode_error(answer.status_code, answer.content)
-    if kind is None:
-        return InfrastructureError(f"{method} {path} was answered {answer.status_code}: {detail}")
-    words = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in detail) if isinstance(detail, list) else str(detail)
-    return kind(f"{method} {path} was refused: {words}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from elastic_core.spec.job_changes import JobChanges
 
+MOST_AHEAD = 500  # jobs of a page
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNodes:
@@ -45,13 +47,47 @@ class JobAhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfAnswer:
-    """SIMULATED, from the state of the pool at `at`: nobody submits, nothing fails, forecasts come true."""
+class MeanEnds:
+    """Seconds from now to the end, in the mean of the jobs whose end is known in both courses."""
 
+    jobs: int
+    as_it_is: float
+    changed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfAnswer:
+    """SIMULATED, from the state of the pool at `at`: nobody submits, nothing fails, forecasts come true.
+
+    `answer_id`: under which the other pages of this very answer can be had for some minutes; "" of one that is whole.
+    `total` and `means` are of all jobs, on whichever page.
+    """
+
+    answer_id: str = ""
     at: float
     policy: str
     changed_policy: str
-    jobs: tuple[JobAhead, ...]  # by submission
+    total: int
+    offset: int = 0
+    jobs: tuple[JobAhead, ...]  # of this page, by submission
+    means: MeanEnds | None
     complete: bool  # False: there was too much to simulate, and some starts and ends are not known
     notes: tuple[str, ...]  # what it rests on
     took_seconds: float
+    course_seconds: tuple[float, ...]  # of them, for each course: one where nothing is changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfExpected:
+    """How long a what-if takes, by the last ones that were answered here: the start, and each of its courses, of which
+    there is one where nothing is changed, else two."""
+
+    jobs: int  # that would be simulated
+    start_seconds: float
+    course_seconds: float
+    most_seconds: float  # of a course; what is not simulated by then is not known
+
+
+def usual_seconds(jobs: int) -> float:
+    """Of a course of so many jobs under `horizon` on one core: a decision at each end, about those that are left."""
+    return 0.2 + 0.01 * jobs + 0.0003 * jobs**2

@@ -54,6 +54,10 @@ class Options:
     until: float = inf  # stop then, with what there is
     max_decisions: int | None = None  # stop after so many, with what there is
     max_seconds: float = inf  # of this machine: stop after so many, with what there is
+    # A policy that wants to look again though nothing happened does so after this part of the time simulated so far, at
+    # least, and jobs that are to be moved once they have made a step are after a fifth of it: what is far away is not
+    # known to the minute.
+    coarser: float = 0.0
     pauses: Pauses | None = None  # None: each job's own restart time, in place or not
     tied: bool = False  # processes go on only with the node of their first rank 0, as on Ray (`policy.plans.staying`)
     check: bool = True  # hold every plan to the allocator's checks
@@ -87,6 +91,7 @@ class _Simulation:
         first = workload.jobs[0].submitted_at if workload.jobs else 0.0
         begins = workload.begins or Snapshot(version=0, now=first, nodes=self.nodes, jobs=())
         self.now, self.version, self.state = begins.now, begins.version, begins.policy_state
+        self.began = self.decided_at = self.looked_at = begins.now
         self.not_finished, self.just_ended = begins.not_finished, list(begins.ended)  # until a decision is told
         self.stood = {view.job_id: view for view in begins.jobs}
         self.arriving = list(reversed(workload.jobs))
@@ -133,8 +138,10 @@ class _Simulation:
             return ((rounds + 1) if early else rounds) * size, True
         finish = min((running.finish_at() for running in self.active.values()), default=inf)
         wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
-        event = min(arrival, finish, wake)
+        apart = self.options.coarser * (self.now - self.began)
+        event = min(arrival, finish, max(wake, self.decided_at + apart))
         step = min((self.active[job_id].may_stop_at for job_id in self.stopping), default=inf)
+        step = max(step, self.looked_at + 0.2 * apart)
         if step < event:
             return max(step, self.now), False
         if event == inf and not self.options.starving:
@@ -176,6 +183,7 @@ class _Simulation:
                 self.open_since[job.job_id] = self.now
 
     def _decide(self) -> None:
+        self.decided_at = self.now
         snapshot = self._snapshot()
         started = time.perf_counter()
         within, not_asked = within_quotas(snapshot)
@@ -220,6 +228,7 @@ class _Simulation:
         none of its processes is left on slots that it gives up. So slots to come are always worth waiting for. As
         there, no plan ends a segment that has made no step: such a job is moved when it has.
         """
+        self.looked_at = self.now
         changing = [job_id for job_id in self.targets if job_id in self.active and not self._in_force(job_id)]
         moved = bool(changing)
         while moved:

@@ -7,7 +7,7 @@ MLflow's registry is asked with each request.
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, answers, json_answer
@@ -15,7 +15,7 @@ from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.records import ChampionMoved
-from elastic_core.protocol.rest.models import ModelListed, ModelShown
+from elastic_core.protocol.rest.models import MOST_MODELS, ModelPage, ModelShown
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry
@@ -31,10 +31,16 @@ def models_router(control: LedgerControl, settings: Settings, *, reads: Dependen
     who = Annotated[Caller | None, Depends(writes)]
 
     @router.get("/models", dependencies=looking)
-    @answers(list[ModelListed])
-    def list_models() -> Response:
+    @answers(ModelPage)
+    def list_models(
+        search: str = "", offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_MODELS)] = 50,
+    ) -> Response:  # fmt: skip
+        """A page of those that have `search` in their name, by name."""
         with open_registry(settings) as registry:
-            return json_answer([to_json(model) for model in model_aliases.list_models(registry)])
+            found = [one for one in model_aliases.list_models(registry) if search.lower() in one.name.lower()]
+        page = ModelPage(total=len(found), offset=offset, models=tuple(found[offset : offset + limit]))
+        return json_answer(to_json(page))
 
     @router.get("/models/{name}", dependencies=looking)
     @answers(ModelShown)

@@ -16,6 +16,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Conflict, Forbidden, InfrastructureError, NotFound
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.records import ChampionMoved
+from elastic_core.protocol.rest import rest_client
 from elastic_core.protocol.rest.rest_client import RestClient
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
@@ -171,7 +172,39 @@ def test_what_is_not_there_is_not_found(rest: str, model: str) -> None:
             admin.model("dogs")
         with pytest.raises(NotFound, match="has no version 9; there are 1, 2, 3"):
             admin.promote(model, "9")
-        assert model in [listed.name for listed in admin.models()]
+        assert model in [listed.name for listed in admin.all_models()]
+
+
+def test_models_come_in_pages_and_are_searched_by_name(
+    rest: str, model: str, registry: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = f"zebra{uuid.uuid4().hex[:6]}"
+    names = [f"{word}-{number}" for number in range(3)]
+    for name in names:
+        registry.create_registered_model(name)
+    with RestClient(rest, token="viewer") as viewer:
+        page = viewer.models(search=word.upper(), offset=1, limit=1)
+        assert (page.total, page.offset, [one.name for one in page.models]) == (3, 1, names[1:2])
+        monkeypatch.setattr(rest_client, "MOST_MODELS", 2)
+        assert [one.name for one in viewer.all_models(search=word)] == names
+        assert viewer.models(search="no such model").total == 0
+    assert httpx.get(f"{rest}/elastic/api/v1/models?limit=501", headers={"authorization": "x"}).status_code == 422
+
+
+def test_the_page_lists_the_first_models_and_more_with_a_click_and_searches(
+    opened: Page, model: str, registry: MlflowClient
+) -> None:
+    word = f"yak{uuid.uuid4().hex[:6]}"
+    for number in range(51):
+        registry.create_registered_model(f"{word}-{number:02}")
+    opened.get_by_label("Search").fill(word)
+    buttons = opened.locator("#list button")
+    expect(buttons).to_have_count(50)
+    opened.get_by_role("button", name="1 more of 51").click()
+    expect(buttons).to_have_count(51)
+    opened.get_by_label("Search").fill("no such model")
+    expect(opened.get_by_text("No registered model has that in its name.")).to_be_visible()
+    assert faults(opened) == []
 
 
 @pytest.mark.nightly

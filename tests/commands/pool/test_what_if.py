@@ -47,6 +47,18 @@ def test_two_more_slots_let_a_job_start_now_that_would_wait_for_an_end(busy: Led
     assert busy.snapshot() == before
 
 
+def test_the_first_jobs_are_shown_and_how_long_it_takes_is_said_before(busy: LedgerControl) -> None:
+    done = CliRunner().invoke(app, ["--limit", "1"], catch_exceptions=False)
+    assert done.stderr.splitlines() == ["simulating 2 jobs: about 0.2 s, 10 s at most"]
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("job-")]
+    assert rows == ["job-a"]
+    assert "1 more of 2: --limit 2 shows all" in done.stdout
+    assert "mean of 2 jobs: " in done.stdout
+    both = CliRunner().invoke(app, ["--policy", "fixed"], catch_exceptions=False)
+    assert "about 0.4 s, 20 s at most" in both.stderr
+    assert "more of" not in both.stdout
+
+
 def test_who_can_no_longer_run_never_starts(busy: LedgerControl) -> None:
     told = elastic("--without", "node-b")
     assert "never" in next(line for line in told.splitlines() if line.startswith("job-a"))

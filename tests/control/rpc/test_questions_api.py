@@ -14,6 +14,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc import whatif
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import NotFound
+from elastic_core.protocol.rest import rest_client
 from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import CONTROL_SECRET, FACTS, a_spec
@@ -112,6 +113,45 @@ def test_the_client_asks_and_is_answered_in_records(address: str) -> None:
     assert b.changed.starts_at == answer.at
     assert a.changed.ends_at is not None
     assert any("never measured" in note for note in answer.notes)
+
+
+def test_an_answer_comes_in_pages_and_is_simulated_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RestClient(address, token="reader") as client:
+        first = client.what_if(WhatIf(policy="fixed"), limit=1)
+        assert (first.total, first.offset, [job.job_id for job in first.jobs]) == (2, 0, ["job-a"])
+        assert first.means is not None
+        assert first.means.jobs == 2, "of all, on whichever page"
+        monkeypatch.setattr(whatif, "COMMAND", ("false",))
+        second = client.what_if_page(first.answer_id, offset=1, limit=1)
+        assert (second.at, second.means, second.offset) == (first.at, first.means, 1)
+        assert [job.job_id for job in second.jobs] == ["job-b"]
+        assert client.what_if_page(first.answer_id, offset=2).jobs == ()
+        with pytest.raises(NotFound, match=r"'0' is not kept here: .* for 15 minutes.* Ask the question again"):
+            client.what_if_page("0")
+
+
+def test_every_job_can_be_asked_for_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_client, "MOST_AHEAD", 1)
+    with RestClient(address, token="reader") as client:
+        assert [job.job_id for job in client.all_ahead(WhatIf())] == ["job-a", "job-b"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "offset=-1"])
+def test_a_page_that_cannot_be_is_refused(address: str, query: str) -> None:
+    url = f"{address}/elastic/api/v1/what-if?{query}"
+    assert httpx.post(url, json={}, headers=READER).status_code == 422
+
+
+def test_how_long_it_takes_is_said_before_and_learnt_from_the_last(address: str) -> None:
+    with RestClient(address, token="reader") as client:
+        before = client.what_if_expected()
+        assert (before.jobs, before.most_seconds) == (2, whatif.COURSE_SECONDS)
+        answer = client.what_if(WhatIf())
+        assert len(answer.course_seconds) == 1, "nothing is changed, so one course is both"
+        after = client.what_if_expected()
+    assert after.course_seconds == pytest.approx(answer.course_seconds[0])
+    assert 0 < after.start_seconds != before.start_seconds
+    assert httpx.get(f"{address}/elastic/api/v1/what-if/expected").status_code == 401
 
 
 def test_a_decision_is_made_again_from_its_inputs(address: str, control: LedgerControl) -> None:

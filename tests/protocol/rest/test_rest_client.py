@@ -164,6 +164,22 @@ def test_the_pool_its_decisions_and_who_did_what_are_told_in_records(
     assert client.forecast_report().jobs == 0
 
 
+def test_who_did_what_is_read_page_by_page(
+    client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        client.set_aside("node-a", f"its fan, {number}")
+        client.take_back("node-a")
+    newest, *_ = client.audit(limit=1)
+    older = client.audit(limit=2, before=newest.record_id)
+    assert [record.action for record in (newest, *older)] == ["take back", "set aside", "take back"]
+    monkeypatch.setattr(rest_client, "MOST_RECORDS", 2)
+    assert tuple(client.all_audit(actor="ann")) == client.audit(actor="ann")
+    assert len(client.audit(actor="ann")) == 6
+    with pytest.raises(UserError, match="limit"):
+        client.audit(limit=501)
+
+
 def test_all_jobs_are_read_page_by_page(
     client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,10 @@ import { count, el, measure } from "../format.js";
 import { drawBanners } from "../redrawing.js";
 import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 
-const PERIOD = 10000;
+const PERIOD = 10000, PAGE = 50, MOST = 500; // of a list: at first, and of one answer
+const NONE = "No model was registered yet: a job registers one when it has trained.";
 const $ = (id) => document.getElementById(id);
-const view = { chosen: asked("model"), shown: "", said: "", busy: false, asking: false, errors: {} };
+const view = { chosen: asked("model"), listed: PAGE, shown: "", said: "", busy: false, asking: false, errors: {} };
 
 // Of the list and of the model that is shown, each its own.
 function complain(about, error) {
@@ -16,11 +17,12 @@ function complain(about, error) {
 }
 
 async function refresh() {
+  view.again = view.asking; // what is asked for meanwhile comes after it
   if (view.asking) return;
   view.asking = true;
   try {
-    const models = await api("models");
-    drawList(models);
+    const { models, total } = await api(`models?${new URLSearchParams({ search: $("search").value.trim(), limit: view.listed })}`);
+    drawList(models, total);
     complain("list", null);
     if (view.chosen === null && models.length) view.chosen = models[0].name;
     if (view.chosen !== null) await show();
@@ -28,9 +30,10 @@ async function refresh() {
     complain("list", error);
   }
   view.asking = false;
+  if (view.again) refresh();
 }
 
-function drawList(models) {
+function drawList(models, total) {
   const focused = document.activeElement?.closest("#list button")?.dataset.name;
   $("list").replaceChildren(...models.map((model) => {
     const button = el("button", { type: "button", "data-name": model.name, "aria-current": model.name === view.chosen ? "true" : null },
@@ -41,7 +44,10 @@ function drawList(models) {
   }));
   if (focused) [...$("list").querySelectorAll("button")].find((button) => button.dataset.name === focused)?.focus({ preventScroll: true });
   $("list").setAttribute("aria-busy", "false");
-  $("none").hidden = models.length > 0;
+  $("none").hidden = total > 0;
+  $("none").textContent = $("search").value.trim() ? "No registered model has that in its name." : NONE;
+  $("more").hidden = models.length >= Math.min(total, MOST);
+  $("more").textContent = `${count(Math.min(PAGE, total - models.length))} more of ${count(total)}`;
 }
 
 function choose(name) {
@@ -122,6 +128,18 @@ async function again(said) {
   refresh();
 }
 
+let typed = 0;
+$("search").addEventListener("input", () => {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    view.listed = PAGE;
+    refresh();
+  }, 300);
+});
+$("more").addEventListener("click", () => {
+  view.listed = Math.min(view.listed + PAGE, MOST);
+  refresh();
+});
 followTheme();
 link($("cluster"), `${base}/plugin/elastic`);
 link($("jobs"), `${base}/plugin/elastic-jobs`);

@@ -1,15 +1,17 @@
 // How the active jobs would fare with other nodes, another policy, other limits: asked of the server, which simulates both.
 
-import { clock, duration, el, plural } from "../format.js";
+import { clock, count, duration, el, plural } from "../format.js";
 import { keepingFocus } from "../redrawing.js";
 import { api, base, followTheme, link } from "../shell.js";
-import { remember, tookLast, waiting } from "../waiting.js";
+import { waiting } from "../waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const LIMITS = ["priority", "min_slots", "max_slots"];
 const WORDS = { priority: "Priority", min_slots: "Min slots", max_slots: "Max slots" };
-const MOST_SECONDS = 10; // that the server simulates, of each of the two courses
+const PAGE = 50, MOST = 500; // jobs that are shown first and with each "more", and of one answer
 const AGAIN = 1000, MOST_TRIES = 60; // while the server still simulates what was asked before, here or elsewhere
+const limits = new Map(); // what is filled in of jobs, shown or not: {priority, ...} by job
+const view = { told: null, shown: PAGE }; // the answer, and how many of its jobs
 let asking = false, another = false;
 
 // What is filled in, as the API takes it.
@@ -21,11 +23,8 @@ function question() {
   }
   const without = $("without").value.split(/[\s,]+/).filter(Boolean);
   if (without.length) wanted.without = without;
-  const jobs = {};
-  for (const input of $("rows").querySelectorAll("input")) {
-    if (input.value !== "") (jobs[input.dataset.job] ??= {})[input.name] = number(input);
-  }
-  if (Object.keys(jobs).length) wanted.jobs = jobs;
+  const jobs = [...limits].filter(([, given]) => Object.keys(given).length);
+  if (jobs.length) wanted.jobs = Object.fromEntries(jobs);
   return wanted;
 }
 
@@ -54,7 +53,6 @@ async function askOnce() {
   let told = null, failure = null;
   try {
     told = await answered(changes);
-    remember("what-if", told.took_seconds / courses);
   } catch (error) {
     failure = error.message;
   }
@@ -69,7 +67,8 @@ async function answered(changes) {
   const body = JSON.stringify(changes);
   for (let tries = 1; ; tries++) {
     try {
-      return await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body });
+      const wanted = view.shown > PAGE ? `what-if?limit=${Math.min(view.shown, MOST)}` : "what-if";
+      return await api(wanted, { method: "POST", headers: { "content-type": "application/json" }, body });
     } catch (error) {
       if (error.status !== 429 || another || tries === MOST_TRIES) throw error;
       await new Promise((resolve) => setTimeout(resolve, AGAIN));
@@ -77,34 +76,52 @@ async function answered(changes) {
   }
 }
 
-// Without changes there is one course to simulate.
-function expected(courses) {
-  const last = tookLast("what-if");
-  if (last === null) return `It may take up to ${courses * MOST_SECONDS} s`;
-  return `About ${duration(last * courses)}, as the last time`;
+// Without changes there is one course to simulate. By what the server's last answers took, and its limit.
+async function expected(courses) {
+  const { jobs, start_seconds: start, course_seconds: course, most_seconds: most } = await api("what-if/expected");
+  return `About ${duration(start + courses * course)} for ${plural(jobs, "job")}, ${duration(start + courses * most)} at most`;
 }
 
 function draw(told) {
-  const values = Object.fromEntries([...$("rows").querySelectorAll("input")].map((input) => [`${input.dataset.job} ${input.name}`, input.value]));
-  $("policy").placeholder = told.policy;
-  keepingFocus($("rows"), () => $("rows").replaceChildren(...told.jobs.map((job) => row(job, told, values))));
-  $("none").hidden = told.jobs.length > 0;
+  view.told = told;
+  keepingFocus($("rows"), () => $("rows").replaceChildren(...told.jobs.map((job) => row(job, told))));
+  $("none").hidden = told.total > 0;
   $("summary").textContent = summary(told);
   $("notes").replaceChildren(...told.notes.map((note) => el("li", {}, note)));
+  drawMore();
+}
+
+function drawMore() {
+  const known = $("rows").children.length, { total } = view.told;
+  $("more").hidden = known >= total;
+  $("more").textContent = `${count(Math.min(PAGE, total - known))} more of ${count(total)}`;
+}
+
+// The next page of the same answer, which the server keeps for some minutes.
+async function more() {
+  const told = view.told, offset = $("rows").children.length;
+  try {
+    const next = await api(`what-if/answers/${told.answer_id}?offset=${offset}&limit=${PAGE}`);
+    if (view.told !== told || $("rows").children.length !== offset) return; // another answer came meanwhile, or this page
+    $("rows").append(...next.jobs.map((job) => row(job, told)));
+    view.shown = $("rows").children.length;
+    drawMore();
+  } catch (error) {
+    $("banners").replaceChildren(el("p", { class: "banner bad" }, error.message));
+  }
 }
 
 function summary(told) {
-  const both = told.jobs.filter((job) => job.as_it_is.ends_at !== null && job.changed.ends_at !== null);
-  const mean = (which) => both.reduce((sum, job) => sum + job[which].ends_at - told.at, 0) / both.length;
+  const { means } = told;
   const policies = told.policy === told.changed_policy ? `under ${told.policy}` : `under ${told.policy}, then under ${told.changed_policy}`;
-  const means = both.length ? `: done after ${duration(mean("as_it_is"))} in the mean as it is, ${duration(mean("changed"))} then` : "";
-  return `Simulated at ${clock(told.at)} ${policies}, ${plural(told.jobs.length, "job")}${means}.${told.complete ? "" : " There was too much to simulate: some ends are not known."}`;
+  const mean = means === null ? "" : `: done after ${duration(means.as_it_is)} in the mean as it is, ${duration(means.changed)} then`;
+  return `Simulated at ${clock(told.at)} ${policies}, ${plural(told.total, "job")}${mean}.${told.complete ? "" : " There was too much to simulate: some ends are not known."}`;
 }
 
-function row(job, told, values) {
+function row(job, told) {
   const inputs = LIMITS.map((name) => {
     const input = el("input", { type: "number", name, "data-job": job.job_id, "aria-label": `${WORDS[name]} of ${job.job_id}`, placeholder: "as is", min: name === "priority" ? null : 1 });
-    input.value = values[`${job.job_id} ${name}`] ?? "";
+    input.value = limits.get(job.job_id)?.[name] ?? "";
     return el("td", {}, input);
   });
   const when = (at) => el("td", { class: "number", title: at === null ? null : new Date(at * 1000).toLocaleString() }, instant(at, told));
@@ -142,9 +159,15 @@ $("question").addEventListener("submit", (event) => {
   if (!asking) ask();
 });
 $("question").addEventListener("reset", () => {
+  limits.clear();
   for (const input of $("rows").querySelectorAll("input")) input.value = "";
   setTimeout(ask); // once the form is empty
 });
+$("rows").addEventListener("input", ({ target }) => {
+  const { [target.name]: _, ...others } = limits.get(target.dataset.job) ?? {};
+  limits.set(target.dataset.job, target.value === "" ? others : { ...others, [target.name]: Number(target.value) });
+});
+$("more").addEventListener("click", more);
 $("rows").addEventListener("keydown", (event) => event.key === "Enter" && ask());
 offer();
 ask();
