@@ -38,6 +38,8 @@ MOST_JOBS = 500
 MOST_ADDED_SLOTS = 10_000
 SECONDS = 10.0  # of this machine, for each of the two courses
 COARSER = 0.05  # as `Options.coarser`: ends stay within a tenth of those of a course that looks every minute, mostly
+FEW_JOBS = 100  # of more than these, ends are decided on together: as `Options.ends_apart`, for each job more
+ENDS_APART = 0.0001
 
 
 def what_if(
@@ -107,7 +109,10 @@ def course(
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
     that time is enough for. `decided`: their work left, where it is not this policy's."""
     tied = any(view.tied_to is not None for view in snapshot.jobs)
-    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, tied=tied, coarser=COARSER)
+    ends_apart = ENDS_APART * max(0, len(snapshot.jobs) - FEW_JOBS)
+    options = Options(
+        noise=0.0, max_seconds=max_seconds, starving=True, tied=tied, coarser=COARSER, ends_apart=ends_apart
+    )
     decided = work_decided(snapshot, policy) if decided is None else decided
     return simulate(workload_of(snapshot, decided), snapshot.nodes, registry.get(policy), options)
 

@@ -214,7 +214,7 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
                 assert [(job.job_id, job.state) for job in control.jobs()] == before
 
 
-EXAMPLES = {"job_id": "anns", "decision_id": "1", "name": "of-anns"}
+EXAMPLES = {"job_id": "anns", "decision_id": "1", "name": "of-anns", "answer_id": "0"}
 SLOW = ("/replay", "/whatif")  # answered by processes: one role shows that they look too
 OF_AIRFLOW = ("/ui/overview",)  # answered with what Airflow's database says, which is not here
 

@@ -35,6 +35,7 @@ from elastic_core.predict.work.work_left import work_left
 from elastic_core.protocol.records import PolicyInForce
 from elastic_core.protocol.rest.what_if import WhatIf
 from elastic_core.protocol.service import ServiceControl
+from elastic_core.sim import projection
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.projection import COARSER, course, what_if, work_of, workload_of
 from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
@@ -305,6 +306,24 @@ def test_jobs_of_weeks_are_simulated_to_their_ends_by_some_hundred_decisions() -
     assert ends["c"] < 3_600.0
     assert ends["a"] == pytest.approx(14 * 86_400.0, rel=0.1)
     assert ends["b"] == pytest.approx(14 * 86_400.0, rel=0.1)
+
+
+def test_of_many_jobs_ends_are_decided_on_together_and_are_exact_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four jobs count as many here: after 200 s an end may wait for 10 % of that."""
+    jobs = (
+        view("a", held=ON_A), view("b", at=1.0, held=ON_B, total_samples=16_400), view("c", at=2.0), view("d", at=3.0),
+    )  # fmt: skip
+    apart = {job.job_id: job for job in course(picture(*jobs), "fixed").jobs}
+    monkeypatch.setattr(projection, "FEW_JOBS", 2)
+    monkeypatch.setattr(projection, "ENDS_APART", 0.05)
+    together = {job.job_id: job for job in course(picture(*jobs), "fixed").jobs}
+    first, second = (apart[job].finished_at for job in "ab")
+    assert first is not None
+    assert second is not None
+    assert first < second < first + 10.0
+    assert [together[job].finished_at for job in "ab"] == [first, second]
+    assert [apart[job].started_at for job in "cd"] == [first, second]
+    assert [together[job].started_at for job in "cd"] == [first, pytest.approx(first + 0.1 * (first - NOW))]
 
 
 def test_the_next_minutes_are_looked_at_as_closely_as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ class Options:
     # least, and jobs that are to be moved once they have made a step are after a fifth of it: what is far away is not
     # known to the minute.
     coarser: float = 0.0
+    ends_apart: float = 0.0  # the same of ends of jobs, of which several are then decided on at once
     pauses: Pauses | None = None  # None: each job's own restart time, in place or not
     tied: bool = False  # processes go on only with the node of their first rank 0, as on Ray (`policy.plans.staying`)
     check: bool = True  # hold every plan to the allocator's checks
@@ -138,7 +139,9 @@ class _Simulation:
             return ((rounds + 1) if early else rounds) * size, True
         finish = min((running.finish_at() for running in self.active.values()), default=inf)
         wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
-        apart = self.options.coarser * (self.now - self.began)
+        simulated = self.now - self.began
+        apart = self.options.coarser * simulated
+        finish = max(finish, self.decided_at + self.options.ends_apart * simulated)
         event = min(arrival, finish, max(wake, self.decided_at + apart))
         step = min((self.active[job_id].may_stop_at for job_id in self.stopping), default=inf)
         step = max(step, self.looked_at + 0.2 * apart)
