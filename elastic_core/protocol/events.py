@@ -46,7 +46,8 @@ class Event:
 
 class Feed(Protocol):
     def events(self, after: int, limit: int = 500, segment_id: str | None = None) -> Sequence[Event]:
-        """Events behind position `after`, in order; with `segment_id`, only those of that segment."""
+        """Events behind position `after`, in order; with `segment_id`, only those of that segment. At most `limit`, and
+        fewer where they are large; none only where there is none."""
 
     def position(self, reader: str) -> int:
         """The last position that this reader has acknowledged, 0 for a new one."""

@@ -1,16 +1,17 @@
 """Follows the ledger's outbox with one number: read a page, have it recorded, then acknowledge it.
 
 A crash between recording and acknowledging brings the same page again, which adds nothing (see `Tracker.record`). So
-every event reaches the tracker, but for one that it can never show. At most one page of events is in memory however far
-behind it is.
+every event reaches the tracker, but for one that it can never show, or that takes it too long again and again while it
+answers all else. At most one page of events is in memory however far behind it is.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,15 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.events import MLFLOW_READER, Feed
 from elastic_core.protocol.events import Event as LedgerEvent
 from elastic_core.settings import Settings
-from elastic_core.track.tracker import Tracker
+from elastic_core.track.tracker import TookTooLong, Tracker
 
 if TYPE_CHECKING:
     from elastic_core.control.plane import LedgerControl
 
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 20.0
+MOST_TRIES = 5  # of a page that takes the tracker too long, before its events are tried one by one
+MOST_PASSED_OVER = 3  # events of one job that took too long, before none of the job is tried any more
 _RUN_OUT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO)
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class Follower:
     tracker: Tracker
     reader: str = MLFLOW_READER
     page: int = 500
+    _tries: Counter[int] = field(default_factory=Counter, init=False)  # that took too long, by the first position
+    _slow: Counter[str] = field(default_factory=Counter, init=False)  # events passed over for that, by job
 
     def step(self) -> int:
         """Record and acknowledge the next page; its number of events, 0 when there is nothing new.
@@ -63,25 +68,57 @@ class Follower:
 
     def _record(self, events: Sequence[LedgerEvent]) -> None:
         """Jobs' own code tells of what is in them: one that cannot be shown is passed over, and holds up no other."""
+        shown = [event for event in events if self._slow[event.job_id] < MOST_PASSED_OVER]
         try:
-            self._take(events)
+            self._take(shown)
+            self._tries.clear()
+            return
+        except TookTooLong:
+            self._tries[events[0].position] += 1
+            if self._tries[events[0].position] < MOST_TRIES:
+                raise
+            log.warning("a page of %d events took too long %d times, so one by one", len(shown), MOST_TRIES)
         except InfrastructureError:
             raise
         except Exception:
-            log.warning("a page of %d events cannot be shown as a whole, so one by one", len(events), exc_info=True)
-            for event in events:
-                self._record_alone(event)
+            log.warning("a page of %d events cannot be shown as a whole, so one by one", len(shown), exc_info=True)
+        for event in shown:
+            self._record_alone(event)
+        self._tries.clear()
 
     def _record_alone(self, event: LedgerEvent) -> None:
+        if self._slow[event.job_id] >= MOST_PASSED_OVER:
+            return
         try:
-            self._take([event])
+            self._take_if_answered(event)
         except InfrastructureError:
             raise
         except Exception:
             log.exception("event %d (%s of job %s) is not shown", event.position, event.kind, event.job_id)
 
+    def _take_if_answered(self, event: LedgerEvent) -> None:
+        """One that takes too long twice, while the tracker takes something small of the same job before and behind it,
+        is passed over. A tracker that is slow at everything is waited for."""
+        try:
+            return self._take([event])
+        except TookTooLong:
+            if not self.tracker.answers(event):
+                raise
+        try:
+            self._take([event])
+        except TookTooLong as error:
+            if not self.tracker.answers(event):
+                raise
+            self._slow[event.job_id] += 1
+            what = f"event {event.position} ({event.kind} of job {event.job_id})"
+            log.error("%s is not shown, since it took too long, alone and twice: %s", what, error)
+            if self._slow[event.job_id] == MOST_PASSED_OVER:
+                log.error("nothing more of job %s is shown until this service is started anew", event.job_id)
+
     def _take(self, events: Sequence[LedgerEvent]) -> None:
         """Raises `InfrastructureError` for what is this machine's fault, and no event's."""
+        if not events:
+            return
         try:
             self.tracker.record(events)
         except (OSError, MemoryError) as error:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import requests
+import urllib3
 from mlflow import MlflowClient
 from mlflow.entities import LifecycleStage, LoggedModelOutput, LoggedModelStatus, Metric, ViewType
 from mlflow.exceptions import MlflowException
@@ -30,6 +32,7 @@ from elastic_core.protocol.events import SWEPT
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.track import facts
 from elastic_core.track.champions.registry_api import REFUSALS
+from elastic_core.track.tracker import TookTooLong
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,6 +40,11 @@ T = TypeVar("T")
 RETIRED = "elastic.retired"  # tag of a checkpoint's model: why nobody can use it any more
 # Has MLflow's UI show the pages for training (runs and their models), not those for language-model applications.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+# Names of one run, since a job's code may make up new ones without end and MLflow reads all that a run has whenever it
+# is looked for: of metrics five kinds (its own, checkpoint/, seconds/, bytes/, final/) of as many as one message has.
+MOST_METRICS = 5_000
+MOST_TAGS = 1_000
+_LEFT_OUT, _ASKED_AT = "elastic.left_out", "elastic.asked_at"
 
 
 class Refused(UserError):
@@ -50,9 +58,20 @@ def talking_to_mlflow(what: str) -> Iterator[None]:
     except MlflowException as error:
         if error.error_code in REFUSALS:
             raise Refused(f"MLflow refused to {what}: {error}") from error
+        if _was_silent(error):
+            raise TookTooLong(f"MLflow could not {what} in time: {error}. It is tried again.") from error
         raise InfrastructureError(f"MLflow could not {what}: {error}. It is tried again.") from error
     except requests.RequestException as error:
         raise InfrastructureError(f"MLflow could not be reached to {what}: {error}. It is tried again.") from error
+
+
+def _was_silent(error: BaseException | None) -> bool:
+    """Whether the server was reached, and the answer did not come in time."""
+    while error is not None:
+        if isinstance(error, (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Recent(Generic[T]):
@@ -78,6 +97,16 @@ class Recent(Generic[T]):
 class Run:
     run_id: str
     experiment_id: str
+    metrics: set[str] = field(default_factory=set, compare=False)  # names that it has
+    tags: set[str] = field(default_factory=set, compare=False)
+
+
+def _takes(names: set[str], name: str, most: int) -> bool:
+    """Whether a run with these names takes a value under this one. It has the name then."""
+    if name not in names and len(names) >= most:
+        return False
+    names.add(name)
+    return True
 
 
 class Runs:
@@ -114,12 +143,16 @@ class Runs:
 
     def find(self, experiment_id: str, tags: Mapping[str, str]) -> Run | None:
         """The run with these tags, also when a user has deleted it: it must not come back."""
+        found = self._search(experiment_id, tags)
+        return found and Run(found.info.run_id, experiment_id, set(found.data.metrics), set(found.data.tags))
+
+    def _search(self, experiment_id: str, tags: Mapping[str, str]) -> Any | None:
         condition = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
         with talking_to_mlflow(f"look for the run with {condition}"):
             runs = self.client.search_runs(
                 [experiment_id], condition, ViewType.ALL, max_results=1, order_by=["attributes.start_time ASC"]
             )
-        return Run(runs[0].info.run_id, experiment_id) if runs else None
+        return runs[0] if runs else None
 
     def open(
         self,
@@ -138,22 +171,44 @@ class Runs:
             first = dict(identity) if parent is None else {**identity, MLFLOW_PARENT_RUN_ID: parent.run_id}
             with talking_to_mlflow(f"create run {name}"):
                 created = self.client.create_run(experiment_id, facts.milliseconds(started_at), first, name)
-            run = Run(created.info.run_id, experiment_id)
+            run = Run(created.info.run_id, experiment_id, tags=set(first))
         all_params, all_tags = facts.params(params), facts.tags(tags)
         with talking_to_mlflow(f"describe run {name}"):
             for i in range(0, max(len(all_params), len(all_tags)), MAX_PARAMS_TAGS_PER_BATCH // 2):
                 chunk = slice(i, i + MAX_PARAMS_TAGS_PER_BATCH // 2)
                 self.client.log_batch(run.run_id, params=all_params[chunk], tags=all_tags[chunk], synchronous=True)
+        run.tags.update(tag.key for tag in all_tags)
         return run
 
     def tag(self, run: Run, tags: Mapping[str, Any]) -> None:
         with talking_to_mlflow(f"tag run {run.run_id}"):
             self.client.log_batch(run.run_id, tags=facts.tags(tags), synchronous=True)
 
-    def log(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        with talking_to_mlflow(f"log {len(metrics)} points to run {run_id}"):
-            for i in range(0, len(metrics), MAX_METRICS_PER_BATCH):
-                self.client.log_batch(run_id, metrics[i : i + MAX_METRICS_PER_BATCH], synchronous=True)
+    def tag_told(self, run: Run, tags: Mapping[str, Any]) -> None:
+        """As `tag`, under names that a job's code has a say in: at most so many of one run."""
+        all_tags = facts.tags(tags)
+        shown = [tag for tag in all_tags if _takes(run.tags, tag.key, MOST_TAGS)]
+        with talking_to_mlflow(f"tag run {run.run_id}"):
+            for i in range(0, len(shown), MAX_PARAMS_TAGS_PER_BATCH):
+                self.client.log_batch(run.run_id, tags=shown[i : i + MAX_PARAMS_TAGS_PER_BATCH], synchronous=True)
+        if len(shown) < len(all_tags):
+            self._say_left_out(run)
+
+    def log(self, run: Run, metrics: Sequence[Metric]) -> None:
+        """Under at most so many names of one run; that others are left out is said in a tag."""
+        shown = [metric for metric in metrics if _takes(run.metrics, metric.key, MOST_METRICS)]
+        with talking_to_mlflow(f"log {len(shown)} points to run {run.run_id}"):
+            for i in range(0, len(shown), MAX_METRICS_PER_BATCH):
+                self.client.log_batch(run.run_id, shown[i : i + MAX_METRICS_PER_BATCH], synchronous=True)
+        if len(shown) < len(metrics):
+            self._say_left_out(run)
+
+    def _say_left_out(self, run: Run) -> None:
+        if _LEFT_OUT in run.tags:
+            return
+        self.tag(run, {_LEFT_OUT: f"names beyond {MOST_METRICS} of metrics and {MOST_TAGS} of tags are not shown"})
+        run.tags.add(_LEFT_OUT)
+        log.warning("run %s has too many names of metrics or tags: others are left out", run.run_id)
 
     def resume(self, run: Run) -> None:
         with talking_to_mlflow(f"mark run {run.run_id} as running"):
@@ -165,13 +220,14 @@ class Runs:
 
     def end_running(self, experiment_id: str, tags: Mapping[str, str], status: str, at: float) -> None:
         """End the run with these tags, where there is one that nobody has ended or deleted."""
-        run = self.find(experiment_id, tags)
-        if run is None:
-            return
-        with talking_to_mlflow(f"look at run {run.run_id}"):
-            known = self.client.get_run(run.run_id).info
-        if known.status == "RUNNING" and known.lifecycle_stage == LifecycleStage.ACTIVE:
-            self.end(run, status, at)
+        run = self._search(experiment_id, tags)
+        if run is not None and run.info.status == "RUNNING" and run.info.lifecycle_stage == LifecycleStage.ACTIVE:
+            self.end(Run(run.info.run_id, experiment_id), status, at)
+
+    def ask(self, experiment_id: str) -> None:
+        """Something small, and written, of one experiment. Raises as all that MLflow is asked for."""
+        with talking_to_mlflow(f"tag experiment {experiment_id}"):
+            self.client.set_experiment_tag(experiment_id, _ASKED_AT, str(round(time.time())))
 
     def checkpoint_model(self, run: Run, name: str, checkpoint: CheckpointRecord, tags: Mapping[str, str]) -> None:
         """The LoggedModel of a committed checkpoint: metadata only, its bytes stay in the checkpoint store."""
@@ -191,16 +247,24 @@ class Runs:
 
     def _complete(self, run: Run, model: Any, checkpoint: CheckpointRecord) -> None:
         values = facts.prefixed("checkpoint", checkpoint.metrics)
-        self.log(run.run_id, list(facts.points(values, checkpoint.committed_at, checkpoint.step, model.model_id)))
-        outputs = self.client.get_run(run.run_id).outputs
-        if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
-            self.client.log_outputs(run.run_id, [LoggedModelOutput(model.model_id, checkpoint.step)])
+        self.log(run, list(facts.points(values, checkpoint.committed_at, checkpoint.step, model.model_id)))
+        self._log_output(run, LoggedModelOutput(model.model_id, checkpoint.step))
         self.check_location(model.artifact_location, f"model {model.model_id}")
         with tempfile.TemporaryDirectory() as folder:
             # as mlflow.create_external_model does, which knows the process-wide server only
             get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
             self.client.log_model_artifacts(model.model_id, folder)
         self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+    def _log_output(self, run: Run, output: LoggedModelOutput) -> None:
+        """The run is asked for what it has, which is all of its metrics too, only where MLflow refuses: it has this
+        output already then, or does not answer."""
+        try:
+            self.client.log_outputs(run.run_id, [output])
+        except MlflowException:
+            outputs = self.client.get_run(run.run_id).outputs
+            if output.model_id not in {known.model_id for known in (outputs.model_outputs if outputs else ())}:
+                raise
 
     def find_checkpoint(self, experiment_id: str, uri: str) -> Any | None:
         models = self.client.search_logged_models([experiment_id], f"tags.`elastic.uri` = '{uri}'", max_results=1)

@@ -26,7 +26,7 @@ from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
 from elastic_core.track.mlflow_runs import Recent, Refused, Run, Runs
-from elastic_core.track.segment_facts import Segment, checkpoint_of, committed_observations, observations, read_segment
+from elastic_core.track.segment_facts import Segment, checkpoint_of, observations, read_segment
 from elastic_core.track.tracker import Jobs
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class MlflowTracker:
         self._job_runs: Recent[Run] = Recent()
         self._attempts: Recent[Run] = Recent()
         self._segments: Recent[Segment] = Recent()
-        self._points: dict[str, list[Metric]] = defaultdict(list)
+        self._points: dict[Run, list[Metric]] = defaultdict(list)
 
     def record(self, events: Sequence[Event]) -> None:
         try:
@@ -64,6 +64,16 @@ class MlflowTracker:
             # Perhaps the server was set up anew and the run ids we remember are of the old one.
             self._forget()
             self._record_all(events, self._skipping)
+
+    def answers(self, event: Event, /) -> bool:
+        """As the contract says. A refusal is an answer."""
+        try:
+            self._runs.ask(self._runs.experiment(facts.experiment_name(self._jobs.job(event.job_id).spec)))
+        except InfrastructureError:
+            return False
+        except Refused:
+            return True
+        return True
 
     def _record_all(self, events: Sequence[Event], carefully: Callable[[str, Callable[[], None]], None]) -> None:
         self._points.clear()  # of a page that failed and comes again
@@ -79,8 +89,8 @@ class MlflowTracker:
         self._flush_all(carefully)
 
     def _flush_all(self, carefully: Callable[[str, Callable[[], None]], None]) -> None:
-        for run_id in list(self._points):
-            carefully(f"points of run {run_id}", partial(self._flush, run_id))
+        for run in list(self._points):
+            carefully(f"points of run {run.run_id}", partial(self._flush, run))
 
     @staticmethod
     def _attempted(_what: str, action: Callable[[], None]) -> None:
@@ -137,25 +147,25 @@ class MlflowTracker:
         reported = observations(event)
         run = self._attempt(event)
         placed = facts.placed_figures(self._grant(event).payload)
-        self._add(run.run_id, (p for o in reported for p in facts.curve_points(o, placed)))
+        self._add(run, (p for o in reported for p in facts.curve_points(o, placed)))
         for choice in [o.choice for o in reported if o.choice is not None]:
             for told in (run, self._parent(event)):
                 self._runs.tag(told, {"elastic.exchange": choice_words(choice)})
         segment = self._segment(event)
         late = [o for o in reported if segment.committed(event.epoch, o.step)]
         if late:
-            self._add(self._parent(event).run_id, (p for o in late for p in facts.curve_points(o, placed)))
+            self._add(self._parent(event), (p for o in late for p in facts.curve_points(o, placed)))
 
     def _committed(self, event: Event) -> None:
         checkpoint, parent = checkpoint_of(event), self._parent(event)
         grant = self._grant(event)
-        for observation in committed_observations(self._feed, event, grant.position):
-            self._add(parent.run_id, facts.curve_points(observation, facts.placed_figures(grant.payload)))
+        for observation in self._segment(event).newly_committed(self._feed, event, grant):
+            self._add(parent, facts.curve_points(observation, facts.placed_figures(grant.payload)))
         timings = event.payload["timings"]
         spans = {name: value for name, value in timings.items() if not name.endswith(("_at", "_bytes"))}
         sizes = {name.removesuffix("_bytes"): value for name, value in timings.items() if name.endswith("_bytes")}
         measured = facts.prefixed("seconds", spans) | facts.prefixed("bytes", sizes)
-        self._add(parent.run_id, facts.points(measured, checkpoint.committed_at, checkpoint.step))
+        self._add(parent, facts.points(measured, checkpoint.committed_at, checkpoint.step))
         name = f"{self._jobs.job(event.job_id).spec.name}-step-{checkpoint.step}"
         self._runs.checkpoint_model(parent, name, checkpoint, {"elastic.job_id": event.job_id})
 
@@ -186,9 +196,10 @@ class MlflowTracker:
         run = self._job_run(job, _lineage_of(event, job))
         # Results are told whole each time: a fixed time makes a value that was told before the same point.
         final = facts.prefixed("final", held_out(results))
-        self._add(run.run_id, facts.points(final, job.submitted_at, 0))
+        self._add(run, facts.points(final, job.submitted_at, 0))
         shown = {name: value for name, value in results.items() if name not in _TOLD_OTHERWISE}
-        self._runs.tag(run, {**facts.flat("elastic", shown), "mlflow.note.content": self._links(job)})
+        self._runs.tag_told(run, facts.flat("elastic", shown))
+        self._runs.tag(run, {"mlflow.note.content": self._links(job)})
 
     def _exchange_fell_back(self, event: Event) -> None:
         fallback = from_json(ExchangeFallback, event.payload["fallback"])
@@ -197,7 +208,7 @@ class MlflowTracker:
 
     def _note(self, event: Event) -> None:
         run = self._job_run(self._jobs.job(event.job_id))
-        self._runs.tag(run, {f"elastic.note.{event.position}": event.payload["text"]})
+        self._runs.tag_told(run, {f"elastic.note.{event.position}": event.payload["text"]})
 
     def _checkpoints_retired(self, event: Event) -> None:
         run = self._job_run(self._jobs.job(event.job_id))
@@ -290,13 +301,13 @@ class MlflowTracker:
             return page
         return f"[The job in Airflow]({facts.run_url(self._settings, driver['dag_id'], driver['run_id'])}) · {page}"
 
-    def _add(self, run_id: str, points: Iterable[Metric]) -> None:
-        self._points[run_id].extend(points)
-        if len(self._points[run_id]) >= _FLUSH_AT:
-            self._flush(run_id)
+    def _add(self, run: Run, points: Iterable[Metric]) -> None:
+        self._points[run].extend(points)
+        if len(self._points[run]) >= _FLUSH_AT:
+            self._flush(run)
 
-    def _flush(self, run_id: str) -> None:
-        self._runs.log(run_id, self._points.pop(run_id))
+    def _flush(self, run: Run) -> None:
+        self._runs.log(run, self._points.pop(run))
 
 
 def _identity(job_id: str, lineage: int) -> dict[str, str]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.events import Event
 from elastic_core.protocol.records import JobStatus
+
+
+class TookTooLong(InfrastructureError):
+    """The tracker was reached and gave no answer in time: it is in trouble, or was asked for too much at once."""
 
 
 class Tracker(Protocol):
@@ -16,12 +21,18 @@ class Tracker(Protocol):
         Raises `InfrastructureError` when it cannot take them now; some of them may have been taken.
         """
 
+    def answers(self, event: Event, /) -> bool:
+        """Whether it takes something small of the event's job in time, now."""
+
 
 class NoTracker:
     """For `ELASTIC_MLFLOW_URI=none` and for tests."""
 
     def record(self, events: Sequence[Event]) -> None:
         pass
+
+    def answers(self, _event: Event, /) -> bool:
+        return True
 
 
 class Jobs(Protocol):

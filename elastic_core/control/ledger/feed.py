@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, func, select, text
+from sqlalchemy import Integer, Select, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -22,6 +22,9 @@ from elastic_core.text import shortened
 
 MOST_NOTES, FIRST_NOTES = 100, 20  # of a job
 MOST_CHARACTERS = 4_000  # of one: words of ours around what a trainer said
+# Of events that are read at once, as PostgreSQL keeps them (compressed, to a ninetieth at best): thousands of reports,
+# and of what a job's code had reported as much as a reader has memory for.
+PAGE_BYTES = 2 * 2**20
 
 PLACE = text("""
     WITH placed AS MATERIALIZED (
@@ -99,20 +102,31 @@ def _place(tx: Tx) -> None:
     tx.session.execute(PLACE)
 
 
-_AFTER = (
-    select(EventRow)
-    .where(EventRow.position > bindparam("after"))
-    .order_by(EventRow.position)
-    .limit(bindparam("limit", type_=Integer))
-)
+def _page(of_segment: bool) -> Select[Any]:
+    """The next events, at most `limit` of them and as many as `PAGE_BYTES` allow; the first however large it is."""
+    found = select(EventRow, func.pg_column_size(EventRow.payload).label("size")).where(
+        EventRow.position > bindparam("after")
+    )
+    if of_segment:
+        found = found.where(EventRow.segment_id == bindparam("segment"))
+    found_rows = found.order_by(EventRow.position).limit(bindparam("limit", type_=Integer)).subquery()
+    before = func.sum(found_rows.c.size).over(order_by=found_rows.c.position) - found_rows.c.size
+    summed = select(found_rows, before.label("before")).subquery()
+    return select(summed).where(summed.c.before < PAGE_BYTES).order_by(summed.c.position)
+
+
+_AFTER, _AFTER_OF_SEGMENT = _page(of_segment=False), _page(of_segment=True)
 
 
 def _after(tx: Tx, after: int, limit: int, segment_id: str | None) -> Sequence[Event]:
-    query = _AFTER if segment_id is None else _AFTER.where(EventRow.segment_id == segment_id)
-    rows = tx.session.scalars(query, {"after": after, "limit": limit})
+    wanted = {"after": after, "limit": limit}
+    if segment_id is None:
+        rows = tx.session.execute(_AFTER, wanted)
+    else:
+        rows = tx.session.execute(_AFTER_OF_SEGMENT, {**wanted, "segment": segment_id})
     return [
         Event(
-            position=row.position or 0,
+            position=row.position,
             at=row.at,
             kind=EventKind(row.kind),
             job_id=row.job_id,

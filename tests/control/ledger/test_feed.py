@@ -36,6 +36,29 @@ def names(feed: LedgerFeed, after: int = 0, limit: int = 500) -> list[str]:
     return [event.job_id for event in feed.events(after, limit)]
 
 
+LARGE = text("""
+    INSERT INTO events (at, kind, job_id, segment_id, payload)
+    SELECT 0, 'observed', 'job-' || n, 'seg', jsonb_build_object('told', (
+        SELECT string_agg(md5((n * 100000 + i)::text), '') FROM generate_series(1, 24000) AS i))
+    FROM generate_series(1, 12) AS n ORDER BY n
+""")
+
+
+@pytest.mark.parametrize("segment", [None, "seg"])
+def test_what_is_read_at_once_is_bounded_in_bytes_and_pages_go_on_to_the_end(
+    engine: Engine, feed: LedgerFeed, segment: str | None
+) -> None:
+    with engine.begin() as sql:
+        sql.execute(LARGE)
+    pages, after = [], 0
+    while events := feed.events(after, segment_id=segment):
+        pages.append([event.job_id for event in events])
+        after = events[-1].position
+    assert [name for page in pages for name in page] == [f"job-{n}" for n in range(1, 13)]
+    assert 3 <= len(pages) <= 6, pages
+    assert max(map(len, pages)) <= 4, "each is nearly 0.8 MB"
+
+
 def begun(engine: Engine, name: str) -> Connection:
     connection = engine.connect()
     connection.begin()
