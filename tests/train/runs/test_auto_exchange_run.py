@@ -6,16 +6,22 @@ import os
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from elastic_core.comm.algorithms import NAMES
+from elastic_core.domain import ExchangeNeeds
+from elastic_core.predict.speed.exchange_forecast import Links, as_of_one_rank, forecast_of
 from elastic_core.predict.speed.kept_exchange import TRIAL_REPORTS
+from elastic_core.predict.speed.step_form import Shapes
 from elastic_core.spec.parts.job_comm import CLASSES
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
+from tests.policy.builders import limits
 from tests.train import forked
 from tests.train.job import Job
 
@@ -72,6 +78,20 @@ def test_a_job_that_moves_from_one_node_to_two_chooses_again(new_job):
     assert far.algorithm != "allreduce"
     assert min(known.measured_bytes or 1e9 for known in far.figures) < 0.6 * exact[1].measured_bytes
     assert {report.comm for report in job.ledger.observations()} > {"allreduce"}
+    met = replace(far.needs, num_nodes=2)  # the order of these tests names one node for all slots
+    algorithm, seconds = expected_between_nodes(near.needs, met, computing=exact[0].measured_seconds)
+    assert algorithm != "allreduce"
+    assert exact[1].measured_seconds / 2 < seconds < exact[1].measured_seconds * 2
+
+
+def expected_between_nodes(told: ExchangeNeeds, met: ExchangeNeeds, computing: float) -> tuple[str, float]:
+    """What a decision would have counted with for two ranks on two nodes, and what a step by the exact sum takes then:
+    by what they told on one node, and the link that others met."""
+    costs, links = {cost.algorithm: cost for cost in told.costs}, {"cpu": Links(between=as_of_one_rank(met))}
+    forecast = forecast_of(costs, links, limits(comm="auto", comm_allow="lossy"))
+    shapes = Shapes(*(np.asarray([value]) for value in (2, 2, BATCH // 2, 1, 0)))
+    expected = forecast.expected(("cpu",), shapes, np.asarray([computing]))
+    return forecast.costs[int(expected.chosen[0])].algorithm, float(expected.seconds[0] * expected.gain[0])
 
 
 def averaging_allowed(new_job, name: str, total: int) -> Job:
