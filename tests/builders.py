@@ -179,6 +179,7 @@ def an_observation(step: int, order: LaunchOrder, **more: Any) -> Observation:
         "samples_per_second": batch / 0.1,
         "loss": 1.0,
         "learning_rate": 0.1,
+        "layout": None if order.allocation.layout == Layout(data=slots) else order.allocation.layout,
         **more,
     }
     return Observation(**values)

@@ -54,8 +54,9 @@ def _train(trainer: HttpTrainer, order: LaunchOrder, index: int) -> None:
         trainer.heartbeat(Heartbeat(step=step, samples=100 * step, at=time.time()))
         trainer.observe([
             Observation(
-                step=step, samples=100 * step, at=time.time(), epoch=step / 10, num_slots=slots, num_nodes=1,
-                type=order.allocation.slots[0].type, global_batch=batch, local_batch=-(-batch // slots), accumulation=1,
+                step=step, samples=100 * step, at=time.time(), epoch=step / 10, num_slots=slots,
+                num_nodes=order.allocation.num_nodes, type=order.allocation.slots[0].type, global_batch=batch,
+                local_batch=-(-batch // slots), accumulation=1,
                 step_seconds=0.1, sync_seconds=0.01, samples_per_second=batch / 0.1, loss=1.0 / step, learning_rate=0.1,
                 grad_sqr=1.0, grad_var=100.0,
             )

@@ -80,7 +80,10 @@ class LedgerTrainer:
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check(*observations)
         check_observations(observations)
-        self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
+        difference = self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
+        if difference is not None and self._lately.is_first_difference(self._claims.epoch):
+            log.warning(f"reports that differ from their lease count as not told: {difference}",
+                        job=self._claims.job_id, epoch=self._claims.epoch)  # fmt: skip
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         self._check(checkpoint_id)

@@ -11,6 +11,8 @@ guess, which the commit makes good.
 
 from __future__ import annotations
 
+from collections import deque
+
 from sqlalchemy import func, select
 
 from elastic_core.control.ledger import leases
@@ -21,6 +23,7 @@ from elastic_core.settings import Settings
 
 LOOK_EVERY_SECONDS = 1.0
 MANY = 64  # live leases, from which on free slots are not looked up for each heartbeat
+MOST_DIFFERING = 1000  # leases whose reports differ from them that are kept in mind
 _LIVE = select(func.count()).select_from(LeaseRow).where(LeaseRow.released_at.is_(None))
 
 
@@ -31,6 +34,7 @@ class SeenLately:
         self._settings = settings
         self._counted: tuple[float, int] | None = None  # when, and how many leases are held
         self._free: tuple[float, FreeSlots] | None = None
+        self._differ: deque[int] = deque(maxlen=MOST_DIFFERING)  # epochs
 
     def seconds(self, tx: Tx) -> float:
         """Until a job's next heartbeat."""
@@ -43,6 +47,13 @@ class SeenLately:
         if free is None or not _lately(free[0], tx):
             self._free = free = tx.now, leases.free_slots(tx)
         return free[1]
+
+    def is_first_difference(self, epoch: int) -> bool:
+        """Whether no report of this lease was seen that differs from it: one is logged, however many there are."""
+        if epoch in self._differ:
+            return False
+        self._differ.append(epoch)
+        return True
 
     def _live(self, tx: Tx) -> int:
         counted = self._counted

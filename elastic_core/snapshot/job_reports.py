@@ -21,6 +21,7 @@ from elastic_core.domain.number_ranges import NOISE_SCALE, NORM, STEP_SECONDS
 RECENT = 3000  # reports of a job that its profile is made of
 NOISE_WINDOW = 50  # reports that its gradient noise scale is averaged over
 QUARTILE = 0.25
+MOST_CONFIGURATIONS = 256  # of a profile: a job's own code says how it cut its batch, and each one is fitted to
 MOST_COUNT = 64  # reports of a configuration; more teach a model of it nothing
 
 # When a trainer reports: after so many seconds, or after so many steps if those took a while.
@@ -49,9 +50,13 @@ def shown_count(reports: int) -> int:
 
 
 def as_profile(points: Iterable[ProfilePoint]) -> tuple[ProfilePoint, ...]:
-    """The points of each configuration, whose `count` is all of its latest reports, as policies get them: sorted."""
-    shown = (replace(point, count=shown_count(point.count)) for point in points)
-    return tuple(sorted(shown, key=_configuration))
+    """The points of each configuration, whose `count` is all of its latest reports, as policies get them: sorted, and
+    where there are too many those that were reported most."""
+    shown = sorted((replace(point, count=shown_count(point.count)) for point in points), key=_configuration)
+    if len(shown) > MOST_CONFIGURATIONS:
+        most = sorted(shown, key=lambda point: -point.count)[:MOST_CONFIGURATIONS]
+        shown = sorted(most, key=_configuration)
+    return tuple(shown)
 
 
 def _configuration(point: ProfilePoint) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
@@ -15,6 +16,7 @@ from elastic_core.spec import parse_cluster_spec
 from elastic_core.spec.admitted_layouts import Admitted
 from tests.builders import FACTS, a_beat, a_cluster, a_commit, a_spec, an_observation
 from tests.control.conftest import Plane
+from tests.control.ledger.test_profiles import store
 
 
 def test_submitting_twice_is_the_same_job(plane: Plane) -> None:
@@ -109,11 +111,13 @@ def test_a_configuration_is_as_fast_as_a_quarter_of_its_reports(plane: Plane) ->
     assert view.noise_scale == 32.0
 
 
-def test_what_was_measured_in_another_layout_is_another_configuration(plane: Plane) -> None:
+def test_what_was_measured_in_another_layout_is_another_configuration(plane: Plane, control: LedgerControl) -> None:
     order = plane.life().start()
     sliced = Layout(data=2, tensor=2, sharded=True)
-    plane.trainer(order.token).observe(
-        [an_observation(1, order, step_seconds=0.1), an_observation(2, order, step_seconds=0.5, layout=sliced)]
+    store(
+        control,
+        order,
+        [an_observation(1, order, step_seconds=0.1), an_observation(2, order, step_seconds=0.5, layout=sliced)],
     )
     (view,) = plane.service.snapshot().jobs
     assert [(point.layout, point.step_seconds) for point in view.profile] == [(None, 0.1), (sliced, 0.5)]

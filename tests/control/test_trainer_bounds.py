@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds
+from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds, Layout
 from elastic_core.errors import UserError
 from tests.builders import a_commit, an_observation
 from tests.control.conftest import Plane
@@ -115,3 +117,41 @@ def test_of_many_notes_the_first_and_the_newest_are_kept(plane: Plane) -> None:
         notes = tuple(f"{number}" for number in range(20 * step, 20 * step + 20))
         plane.trainer(order.token).commit(a_commit(order, step, notes=notes))
     assert plane.service.job("job-a").notes == tuple(map(str, [*range(20, 40), *range(100, 180)]))
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"type": "invented"}, "type is 'invented'; with the lease it can be cpu"),
+        ({"num_slots": 3}, "num_slots is 3; with the lease it can be 4"),
+        ({"num_nodes": 3}, "num_nodes is 3; with the lease it can be 2"),
+        ({"global_batch": 2**20}, "global_batch is 1048576; with the lease it can be "),
+        ({"layout": Layout(data=2, tensor=2)}, "layout is .*; with the lease it can be None"),
+        ({"comm": "invented"}, "comm is 'invented'; with the lease it can be allreduce or "),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_was_measured_with_something_else_than_the_lease_has_counts_as_not_told(
+    plane: Plane, other: dict[str, object], difference: str
+) -> None:
+    """It is logged once, and neither stops training nor takes with it what else is told."""
+    order = plane.life().start()
+    figures = (ExchangeFigures(algorithm="bytegrad"),)
+    with capture_logs() as entries:
+        for step in (1, 3, 5):
+            odd = an_observation(step, order, step_seconds=9.0, exchanges=figures, **other)
+            plane.trainer(order.token).observe([odd, an_observation(step + 1, order)])
+    (view,) = plane.service.snapshot().jobs
+    assert [(point.type, point.num_slots, point.step_seconds) for point in view.profile] == [("cpu", 4, 0.1)]
+    assert plane.service.job("job-a").exchange is None
+    (logged,) = [entry for entry in entries if "differ" in entry["event"]]
+    assert re.search(difference, logged["event"])
+    assert (logged["job"], logged["epoch"]) == ("job-a", order.epoch)
+
+
+def test_whatever_its_ranks_find_to_exchange_by_is_told_of_a_lease(plane: Plane) -> None:
+    order = plane.life(comm={"algorithm": "auto", "allow": "lossy"}).start()
+    tried = [an_observation(step, order, comm=comm) for step, comm in enumerate(("allreduce", "fp16", "bytegrad"))]
+    plane.trainer(order.token).observe(tried)
+    (view,) = plane.service.snapshot().jobs
+    assert [point.comm for point in view.profile] == ["allreduce", "bytegrad", "fp16"]

@@ -2,7 +2,7 @@
 
 Profiles are made of thousands of reports a job (`snapshot.job_reports`), which a job that has run for two hours has.
 `ledger.profiles` sums them up in SQL, all of them each time. Here they are kept by the process that decides: some
-80 KB a job.
+80 KB a job: of a configuration that no kept report has nothing is.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class _Window:
     """Of one job: its latest reports, the oldest first, and the point of each configuration that is among them."""
 
     ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    made_with: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # places in `configurations`
+    made_with: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # numbers of configurations
     seconds: Floats = field(default_factory=lambda: np.empty((2, 0)))  # of a step, and of its exchange
-    configurations: list[ProfilePoint] = field(default_factory=list)  # points without times
-    points: dict[int, ProfilePoint] = field(default_factory=dict)  # by place
+    numbers: dict[ProfilePoint, int] = field(default_factory=dict)  # of points without times, while there are reports
+    points: dict[ProfilePoint, ProfilePoint] = field(default_factory=dict)  # of each: with its times
+    numbered: int = 0  # so far
 
     @property
     def last(self) -> int:
@@ -58,33 +59,36 @@ class _Window:
 
     def add(self, rows: Sequence[RowMapping]) -> None:
         """Later reports, by configuration."""
-        places = np.repeat([self._place(row) for row in rows], [len(row["ids"]) for row in rows])
+        numbers = np.repeat([self._number(row) for row in rows], [len(row["ids"]) for row in rows])
         ids = np.concatenate([np.array(row["ids"], np.int64) for row in rows])
         seconds = np.concatenate([np.array((row["steps"], row["syncs"]), np.float64) for row in rows], axis=1)
         order = np.argsort(ids)
-        made_with = np.concatenate((self.made_with, places[order]))
+        made_with = np.concatenate((self.made_with, numbers[order]))
         self.ids = np.concatenate((self.ids, ids[order]))[-RECENT:]
         self.seconds = np.concatenate((self.seconds, seconds[:, order]), axis=1)[:, -RECENT:]
         self.made_with = made_with[-RECENT:]
-        for place in {*places.tolist(), *made_with[:-RECENT].tolist()}:
-            self._sum_up(place)
+        changed = {*numbers.tolist(), *made_with[:-RECENT].tolist()}
+        for configuration, number in [item for item in self.numbers.items() if item[1] in changed]:
+            self._sum_up(configuration, number)
 
-    def _place(self, row: RowMapping) -> int:
+    def _number(self, row: RowMapping) -> int:
         layout = None if row["layout"] is None else from_json(Layout, row["layout"])
         named = {name: row[name] for name in _CONFIGURATION}
         configuration = ProfilePoint(**named, layout=layout, step_seconds=0.0, sync_seconds=0.0, count=0)
-        if configuration not in self.configurations:
-            self.configurations.append(configuration)
-        return self.configurations.index(configuration)
+        if configuration not in self.numbers:
+            self.numbers[configuration] = self.numbered
+            self.numbered += 1
+        return self.numbers[configuration]
 
-    def _sum_up(self, place: int) -> None:
-        step, sync = self.seconds[:, self.made_with == place]
-        self.points.pop(place, None)
+    def _sum_up(self, configuration: ProfilePoint, number: int) -> None:
+        step, sync = self.seconds[:, self.made_with == number]
         if step.size:
-            self.points[place] = replace(
-                self.configurations[place], step_seconds=_lower_quartile(step), sync_seconds=_lower_quartile(sync),
-                count=step.size,
-            )  # fmt: skip
+            self.points[configuration] = replace(
+                configuration, step_seconds=_lower_quartile(step), sync_seconds=_lower_quartile(sync), count=step.size
+            )
+        else:  # all of its reports are too old
+            del self.numbers[configuration]
+            self.points.pop(configuration, None)
 
 
 class ReportWindows:

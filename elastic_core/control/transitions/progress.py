@@ -5,7 +5,7 @@ Only the last takes the scheduling lock: the plan in force may go on then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import cast
 
@@ -29,12 +29,23 @@ from elastic_core.control.ledger.tables import (
 )
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions.handover import places_in_place, stays_as_it_is
-from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
+from elastic_core.domain import (
+    Allocation,
+    JobState,
+    Layout,
+    Observation,
+    SegmentState,
+    Slot,
+    Target,
+    from_json,
+    to_json,
+)
 from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
 from elastic_core.protocol.trainer import NOTE_CHARACTERS, Directive, Heartbeat, HeartbeatAnswer
+from elastic_core.spec.parts.job_comm import CLASSES
 from elastic_core.text import shortened
 
 _LEASES = cast(Table, LeaseRow.__table__)  # no row of a session is looked for
@@ -201,9 +212,46 @@ _COLUMNS = {
 _NEW_OBSERVATIONS = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)
 
 
-def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None:
-    """Store what is new of them. Two observations of one epoch at the same step are the same observation."""
+def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> str | None:
+    """Store what is new of them. What was measured with something else than the lease has counts as not told: models
+    of a job have parameters for each type that it reports, and other jobs learn from them. Gives the first difference
+    in words, if there is any."""
     lineage_now = guard(tx, claims)
+    if not observations:
+        return None
+    granted = _granted(leases.allocation(tx.lease(claims.epoch)))
+    differences = [_difference(one, granted) for one in observations]
+    store(tx, claims, lineage_now, [one for one, words in zip(observations, differences, strict=True) if words is None])
+    return next(filter(None, differences), None)
+
+
+def _granted(held: Allocation) -> Mapping[str, Collection[object]]:
+    """By field of an observation, what it can be with this allocation.
+
+    An epoch's never changes: reports go out under the token of the order that they were made under. `comm` is what the
+    ranks find or fall back to, one of those that there are.
+    """
+    return {
+        "type": held.counts().keys(),
+        "num_slots": (held.num_slots,),
+        "num_nodes": (held.num_nodes,),
+        "global_batch": (held.global_batch,),
+        "layout": (None if held.layout == Layout(data=held.num_slots) else held.layout,),
+        "comm": CLASSES.keys(),
+    }
+
+
+def _difference(one: Observation, granted: Mapping[str, Collection[object]]) -> str | None:
+    """In words, where it was measured with something else; None where it was not."""
+    for name, values in granted.items():
+        told = getattr(one, name)
+        if told not in values:
+            return f"{name} is {told!r}; with the lease it can be {' or '.join(map(str, values))}"
+    return None
+
+
+def store(tx: Tx, claims: Claims, lineage_now: int, observations: Sequence[Observation]) -> None:
+    """Unchecked. Two observations of one epoch at the same step are the same observation."""
     if not observations:
         return
     job_id = claims.job_id

@@ -63,9 +63,9 @@ def test_sql_sums_up_reports_as_they_are_defined_to_be(
 
 
 def store(control: LedgerControl, order: LaunchOrder, made: list[Observation]) -> None:
-    """Unchecked, as in a ledger of before: there are numbers that no job needs."""
+    """Unchecked, as in a ledger of before: there are numbers that no job needs, and what earlier leases had."""
     claims = control.trainer(order.token)._claims
-    control._ledger.write(lambda tx: progress.observe(tx, claims, made))
+    control._ledger.write(lambda tx: progress.store(tx, claims, progress.guard(tx, claims), made))
 
 
 def rounded(points: object) -> list[object]:

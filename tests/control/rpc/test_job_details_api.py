@@ -19,6 +19,7 @@ from elastic_core.predict.speed.exchange_forecast import Links
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.rest import rest_client
 from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec, an_observation
+from tests.control.ledger.test_profiles import store
 from tests.control.serving import served
 
 PATHS = ("observations", "moves", "curve")
@@ -132,10 +133,9 @@ def test_a_job_has_no_curve_before_it_was_measured_and_then_one_of_what_it_may_h
     assert viewer.scaling_curve("job-a").curves == ()
     order = life.start()
     batch = order.allocation.global_batch
-    trainer = control.trainer(order.token)
     alone = {"num_slots": 1, "num_nodes": 1, "local_batch": batch, "sync_seconds": 0.0}
-    trainer.observe([an_observation(step, order, step_seconds=0.4, **alone) for step in range(1, 20)])
-    trainer.observe([an_observation(step, order, step_seconds=0.125) for step in range(20, 40)])
+    store(control, order, [an_observation(step, order, step_seconds=0.4, **alone) for step in range(1, 20)])
+    store(control, order, [an_observation(step, order, step_seconds=0.125) for step in range(20, 40)])
     curve = viewer.scaling_curve("job-a")
     assert (curve.source, curve.global_batch) == ("fitted", batch)
     (cpu,) = curve.curves

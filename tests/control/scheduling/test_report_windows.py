@@ -70,3 +70,33 @@ def test_a_report_is_read_once_while_its_job_is_asked_for(
     assert ledger.read(lambda tx: windows.profiles(tx, [])) == {}
     assert ledger.read(lambda tx: windows.profiles(tx, ["job-a"]))["job-a"] == (point,)
     assert added == [1, 1, 1, 3], "it was forgotten"
+
+
+@pytest.mark.usefixtures("short_windows")
+def test_of_configurations_that_no_kept_report_has_nothing_is_kept(control: LedgerControl) -> None:
+    """However many a job's own code says that it cuts its batch in."""
+    control.submit("job-a", a_spec(slots=(1, 1)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    windows, ledger = ReportWindows(), control._ledger
+    for first in range(1, 6 * RECENT, RECENT):
+        control.trainer(order.token).observe(
+            [an_observation(step, order, accumulation=step) for step in range(first, first + RECENT)]
+        )
+        told = ledger.read(lambda tx: windows.profiles(tx, ["job-a"]))["job-a"]
+        assert [point.accumulation for point in told] == list(range(first, first + RECENT))
+    (window,) = windows._windows.values()
+    assert len(window.numbers) == len(window.points) == RECENT
+
+
+def test_a_profile_is_of_a_bounded_number_of_configurations_those_that_were_reported_most(
+    control: LedgerControl,
+) -> None:
+    control.submit("job-a", a_spec(slots=(1, 1)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    most = job_reports.MOST_CONFIGURATIONS
+    cuts = [*range(1, most + 21), *range(most + 1, most + 21)]  # the last twenty twice
+    made = [an_observation(step, order, accumulation=cut) for step, cut in enumerate(cuts)]
+    control.trainer(order.token).observe(made)
+    told = control._ledger.read(lambda tx: ReportWindows().profiles(tx, ["job-a"]))["job-a"]
+    assert told == job_reports.profile(made)
+    assert [point.accumulation for point in told] == [*range(1, most - 19), *range(most + 1, most + 21)]
