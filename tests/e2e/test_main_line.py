@@ -166,11 +166,21 @@ def test_a_users_exception_fails_the_job_at_once_and_airflow_shows_its_last_line
     assert "ValueError: sample 7 is poisoned" in (platform.control.job("poisoned").error or "")
 
 
-def test_a_spec_that_is_wrong_fails_its_submission_with_every_fault(platform: Platform) -> None:
-    start(platform, {**a_job("wrong"), "entry_point": "os:system", "bacth": {}}, "wrong")
-    eventually(lambda: platform.run_state("elastic_job", "wrong") == "failed", 120, "the run fails")
-    assert tasks_of(platform, "elastic_job", "wrong")["submit"]["try_number"] == 1
-    assert "did you mean 'batch'" in log_of(platform, "elastic_job", "wrong", "submit")
+def test_a_spec_that_is_wrong_is_refused_before_there_is_a_run(platform: Platform) -> None:
+    conf = {**a_job("wrong"), "bacth": {}}
+    answer = platform.airflow.post(
+        "/dags/elastic_job/dagRuns", json={"logical_date": None, "conf": conf, "dag_run_id": "wrong"}
+    )
+    assert answer.status_code == 422, answer.text
+    assert "did you mean 'batch'" in answer.text
+    assert platform.airflow.get("/dags/elastic_job/dagRuns/wrong").status_code == 404
+
+
+def test_what_only_the_platform_can_judge_fails_the_submission_at_once(platform: Platform) -> None:
+    start(platform, {**a_job("nowhere"), "queue": "no-such-queue"}, "nowhere")
+    eventually(lambda: platform.run_state("elastic_job", "nowhere") == "failed", 120, "the run fails")
+    assert tasks_of(platform, "elastic_job", "nowhere")["submit"]["try_number"] == 1
+    assert "no-such-queue" in log_of(platform, "elastic_job", "nowhere", "submit")
 
 
 def test_segments_cannot_be_started_by_hand(platform: Platform) -> None:
