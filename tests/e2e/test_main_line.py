@@ -167,7 +167,7 @@ def test_a_users_exception_fails_the_job_at_once_and_airflow_shows_its_last_line
 
 
 def test_a_spec_that_is_wrong_is_refused_before_there_is_a_run(platform: Platform) -> None:
-    conf = {**a_job("wrong"), "bacth": {}}
+    conf = {"spec": {**a_job("wrong"), "bacth": {}}}
     answer = platform.airflow.post(
         "/dags/elastic_job/dagRuns", json={"logical_date": None, "conf": conf, "dag_run_id": "wrong"}
     )
