@@ -85,7 +85,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "silence_seconds": 0.0,
         },
     ),
-    (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
+    (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5, "before_agent": False}),
     (WorkerError("ValueError: x", "..."), 4, "error-rank4.json", {"error": "ValueError: x", "traceback": "..."}),
     (
         Rendezvous("rendezvous-6.sock", b"\x01\xff", 6),

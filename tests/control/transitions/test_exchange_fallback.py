@@ -154,7 +154,8 @@ def test_its_loss_is_forecast_from_all_of_its_work_however_often_it_reported(con
     life = a_life(control, "exact", comm={}, work={"samples": 100_000})
     order, done = life.start(), [*range(5, 10_500, 5), *range(11_000, 100_000, 500)]
     reports = [an_observation(n, order, samples=at, loss=5.0 - 4e-5 * at) for n, at in enumerate(done, 1)]
-    control.trainer(order.token).observe(reports)
+    for first in range(0, len(reports), 1000):
+        control.trainer(order.token).observe(reports[first : first + 1000])
     control.trainer(order.token).commit(a_commit(order, len(done), samples=100_000, finished=True))
     life.leave(order, "finished")
     known = a_life(control, "job-a", work={"samples": 100_000}).start().exact_loss

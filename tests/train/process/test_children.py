@@ -45,7 +45,7 @@ def test_facts_of_a_task_class_and_of_a_function(new_job, monkeypatch):
 
 def test_wrong_parameters_and_wrong_entry_points_are_the_users_error(new_job, monkeypatch):
     job = new_job(entry="Regression", params={"rwos": 5})
-    with pytest.raises(UserError, match=r"rwos: Extra inputs are not permitted\. It takes: rows, dropout"):
+    with pytest.raises(UserError, match=r"rwos: Extra inputs are not permitted, seen 5\. It takes: rows, dropout"):
         inspected(job.job_spec(), monkeypatch)
     off_list = job.job_spec().model_copy(update={"entry_point": "os:system"})
     with pytest.raises(UserError, match=r"tests\.train\.\*"):
