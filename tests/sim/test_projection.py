@@ -12,6 +12,8 @@ from hypothesis import given, settings
 
 from elastic_core.domain import (
     Allocation,
+    ExchangeCost,
+    ExchangeNeeds,
     JobView,
     Layout,
     Limits,
