@@ -81,6 +81,7 @@ def with_what_was_seen(record: JobRecord, stood: JobView) -> JobRecord:
         expected_samples=stood.expected_samples,
         work_forecast=stood.work_forecast,
         step_forecast=stood.step_forecast,
+        exchange=stood.exchange,
     )
 
 

@@ -160,9 +160,7 @@ def test_where_an_exchange_was_not_tried_the_curve_goes_by_the_one_that_decision
     batch = order.allocation.global_batch
     alone = {"num_slots": 1, "num_nodes": 1, "local_batch": batch, "sync_seconds": 0.0}
     pair = {"num_slots": 2, "num_nodes": 1, "sync_seconds": 0.001, "step_seconds": 0.2}
-    control.trainer(order.token).observe([
-        an_observation(1, order, step_seconds=0.4, **alone), an_observation(2, order, **pair)
-    ])  # fmt: skip
+    store(control, order, [an_observation(1, order, step_seconds=0.4, **alone), an_observation(2, order, **pair)])
     before = viewer.scaling_curve("job-a").curves[0].speeds
     sent = {"allreduce": (8e8, 8e8, 8e8), "bytegrad": (2e8, 2e8, 2e8)}  # bytes: a step sends them in 8 s, and in 2
     costs = [ExchangeCost(algorithm=name, sent_bytes=of, rounds=(0.0, 0.0, 0.0)) for name, of in sent.items()]
