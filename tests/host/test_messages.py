@@ -140,7 +140,7 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
     optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes", "node"}
-    optional |= {"silence_seconds", "hang_seconds"}
+    optional |= {"silence_seconds", "hang_seconds", "before_agent"}
     if isinstance(message, Rendezvous | WorkerProcess | WorkerProcesses):
         optional |= {"host", "port"}
     for key in [key for key in broken if key not in optional] if isinstance(broken, dict) else []:
