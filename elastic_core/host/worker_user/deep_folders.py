@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 LONGEST_NAME = 1024  # bytes, below the folder that is looked through: S3 takes no longer key
@@ -95,23 +96,35 @@ def _identity(fd: int) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """All that is no folder, at any depth: links too, which are not followed.
+class TooMany(Exception):
+    """There is more below a folder than is looked at."""
 
-    What has a longer name than `LONGEST_NAME` is passed over, and so is a folder that cannot be listed.
+
+def files_below(folder: Path, levels: int | None = None, most: int | None = None) -> Iterator[Path]:
+    """All that is no folder, at any depth, or so many levels down: links too, which are not followed.
+
+    What has a longer name than `LONGEST_NAME` is passed over, and so is a folder that cannot be listed. Raises
+    `TooMany` behind `most` files and folders, where there are more.
     """
-    waiting = [folder]
+    waiting = [(folder, 1)]
     longest = LONGEST_NAME + len(os.fsencode(folder))
+    seen = 0
     while waiting:
+        around, level = waiting.pop()
         try:
-            with os.scandir(waiting.pop()) as entries:
-                found = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in entries]
+            with os.scandir(around) as entries:
+                listed = islice(entries, None if most is None else most - seen + 1)
+                found = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in listed]
         except OSError:
             continue
-        for path, is_folder in found:
+        seen += len(found)
+        too_many = most is not None and seen > most
+        for path, is_folder in found[:-1] if too_many else found:
             if len(os.fsencode(path)) > longest:
                 continue
-            if is_folder:
-                waiting.append(path)
-            else:
+            if not is_folder:
                 yield path
+            elif levels is None or level < levels:
+                waiting.append((path, level + 1))
+        if too_many:
+            raise TooMany(f"{folder} holds more than {most} files and folders")

@@ -2,24 +2,33 @@
 
 A directory is litter only if it can never be committed any more. Nothing else is ever touched: no directory that is not
 named like a checkpoint's, no other job's, no checkpoint in `live`. Which those are is the ledger's to say. Jobs' own
-code writes in their folders: one that cannot be looked at or deleted keeps nobody else's from being swept.
+code writes in their folders: one that cannot be looked at or deleted, or takes long, keeps nobody else's from being
+swept.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
-from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store import CheckpointStore, Entry, ListsLevels
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MOST_TOLD = 5  # of what could not be deleted
+LEVELS = 3  # below a job's folder: lineages, their checkpoints, and what one of these is made of
+MOST_ENTRIES = 200_000  # files and folders of one job that are looked at: seconds; thousands of checkpoints have them
+TURN_SECONDS = 20.0  # for deleting, and as long for looking: whoever reconciles has more to do, each minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ def sweep(
     *,
     jobs: Collection[str] = (),
     live_epochs: Collection[int] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Swept:
     """Delete `removable`, then the litter of their jobs and of `jobs`. Crashed half-way, it is simply run again.
 
@@ -55,23 +65,37 @@ def sweep(
     still commit, where the caller knows them. Without them a directory is litter only when it is incomplete and
     of an epoch before the newest of its job, and one that has a manifest always stays.
 
+    Once a turn is over, what is left is left to the next sweep (`clock`: seconds). Jobs come in another order each
+    time, so that none of them is always behind one that takes long.
+
     Raises `NotSwept` once all else is done, and `InfrastructureError` at once where the store itself is away.
     """
     live_uris, singly = set(live), _Singly(store)
     given_up = [record for record in removable if record.uri not in live_uris and CheckpointPath.parse(record.uri)]
-    removed = [record for record in given_up if singly.deleted(record.uri)]
+    removed = [record for record in _of_a_turn(given_up, clock) if singly.deleted(record.uri)]
     tried = live_uris | {record.uri for record in given_up}
+    looked_at = sorted({record.job_id for record in removable} | set(jobs))
+    random.shuffle(looked_at)
     litter = [
         uri
-        for job in sorted({record.job_id for record in removable} | set(jobs))
+        for job in _of_a_turn(looked_at, clock)
         for uri in singly.litter(job, tried, now - grace, live_epochs)
+        if singly.deleted(uri)
     ]
-    swept = Swept(
-        tuple(record.checkpoint_id for record in removed), tuple(uri for uri in litter if singly.deleted(uri))
-    )
+    swept = Swept(tuple(record.checkpoint_id for record in removed), tuple(litter))
     if singly.faults:
         raise NotSwept(swept, singly.faults)
     return swept
+
+
+def _of_a_turn(all_of_them: Sequence[T], clock: Callable[[], float]) -> Iterator[T]:
+    """One after the other until the turn is over, the first in any case."""
+    until = clock() + TURN_SECONDS
+    for number, one in enumerate(all_of_them):
+        if number and clock() > until:
+            log.warning("%d of %d are left to the next sweep", len(all_of_them) - number, len(all_of_them))
+            return
+        yield one
 
 
 class _Singly:
@@ -118,7 +142,7 @@ def _litter(
 ) -> list[str]:
     """Directories of a job besides `others`, last written before an instant, that can never be committed any more."""
     directories: dict[str, _Directory] = {}
-    for entry in (*store.entries(job), *store.unfinished(job)):
+    for entry in _written(store, job, None if live_epochs is None else MOST_ENTRIES):
         uri, _, name = entry.key.rpartition("/")
         path = CheckpointPath.parse(uri)
         if path is None or path.job_id != job:
@@ -132,6 +156,14 @@ def _litter(
         for uri, directory in sorted(directories.items())
         if uri not in others and directory.last_write < before and _can_never_commit(directory, newest, live_epochs)
     ]
+
+
+def _written(store: CheckpointStore, job: str, most: int | None) -> Iterable[Entry]:
+    """What a job has in the store, as far down as its checkpoints are. A directory that is seen in part is judged by
+    its epoch alone; `most` is None where its manifest has a say, too."""
+    if isinstance(store, ListsLevels):
+        return store.first_levels(job, LEVELS, most)
+    return chain(store.entries(job), store.unfinished(job))
 
 
 def _can_never_commit(directory: _Directory, newest: int, live_epochs: Collection[int] | None) -> bool:

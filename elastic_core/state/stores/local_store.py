@@ -8,6 +8,7 @@ straight into the caller's buffers (preadv).
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import secrets
@@ -19,11 +20,13 @@ from typing import BinaryIO
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.host.worker_user.deep_folders import files_below, remove_tree
+from elastic_core.host.worker_user.deep_folders import TooMany, files_below, remove_tree
 from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.state.buffers import after
 from elastic_core.state.stores.keys import check_key, check_prefix
 from elastic_core.state.stores.store import Entry, HostFile, Source
+
+log = logging.getLogger(__name__)
 
 _COPY_BYTES = 8 << 20
 _MAX_VECTORS = 512  # buffers of one preadv; the system's limit is 1024
@@ -97,6 +100,19 @@ class LocalStore:
     def unfinished(self, prefix: str) -> Iterable[Entry]:
         return self._walk(prefix, hidden=True)
 
+    def first_levels(self, prefix: str, levels: int, most: int | None) -> Iterator[Entry]:
+        """As `ListsLevels.first_levels`."""
+        trimmed = check_prefix(prefix)
+        with _faults(f"list {self._root / trimmed}"):
+            self._real_root()
+            try:
+                for path in files_below(self._path(trimmed), levels, most):
+                    entry = self._entry(path, trimmed, is_temporary(path.name))
+                    if entry is not None:
+                        yield entry
+            except TooMany as reason:
+                log.warning("%s: the others are not looked at", reason)
+
     def delete(self, prefix: str) -> None:
         if not check_prefix(prefix):
             raise UserError(f"Deleting everything in {self.url} is not done: name a prefix.")
@@ -163,8 +179,9 @@ class LocalStore:
         """Every file in the prefix's folder and, since the prefix may name an object, beside it."""
         self._real_root()
         top = self._path(prefix) if prefix else self._root
-        if prefix and top.parent.is_dir():
-            yield from (path for path in top.parent.iterdir() if path.is_file())
+        if prefix and top.parent.is_dir():  # which holds all jobs' folders, where the prefix is a job
+            beside = (path for path in top.parent.iterdir() if path.name == top.name or is_temporary(path.name))
+            yield from (path for path in beside if path.is_file())
         yield from files_below(top)
 
     def _entry(self, path: Path, prefix: str, hidden: bool) -> Entry | None:

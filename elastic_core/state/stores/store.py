@@ -70,6 +70,15 @@ def host_file(store: CheckpointStore, key: str) -> HostFile | None:
     return store.host_file(key) if isinstance(store, OnHost) else None
 
 
+@runtime_checkable
+class ListsLevels(Protocol):
+    """A store that lists the first levels below a prefix without looking at what is below them."""
+
+    def first_levels(self, prefix: str, levels: int, most: int | None) -> Iterable[Entry]:
+        """Objects and unfinished uploads at most so many levels down, one folder after the other in no order. Of more
+        than `most` files and folders only the first, with a warning."""
+
+
 class CheckpointStore(Protocol):
     """Keys are relative, '/'-separated, without '..' (`UserError` otherwise). Raises `InfrastructureError` on faults.
 

@@ -19,6 +19,7 @@ from elastic_core.state.format.checkpoint_format import (
     write_manifest,
     write_shard,
 )
+from elastic_core.state.stores import litter
 from elastic_core.state.stores.litter import NotSwept, Swept, sweep
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore
@@ -218,3 +219,53 @@ def test_a_store_that_is_away_is_not_asked_for_each_directory(tmp_path: Path) ->
     with pytest.raises(InfrastructureError, match="the store is away"):
         sweep(store, [record(uri) for uri in uris], set(), later(), GRACE)
     assert store.asked == 2
+
+
+def test_what_lies_below_checkpoints_or_beyond_so_many_files_is_not_looked_at(
+    folder_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    half = checkpoint(folder_store, 1, epoch=1, complete=False)
+    newest = checkpoint(folder_store, 2, epoch=2)
+    deep = Path(folder_store.url, half, "deep")
+    deep.mkdir()
+    for number in range(300):
+        (deep / str(number)).touch()
+    monkeypatch.setattr(litter, "MOST_ENTRIES", 100)
+    assert sweep(folder_store, [], {newest}, later(), GRACE, jobs=["job"], live_epochs={2}).litter == (half,)
+    assert "more than" not in caplog.text
+    for number in range(300):
+        Path(folder_store.url, "job", f"beside-{number}").touch()
+    listed = list(folder_store.first_levels("job", 3, 100))  # type: ignore[attr-defined]
+    assert 90 <= len(listed) <= 100
+    assert "job holds more than 100 files and folders: the others are not looked at" in caplog.text
+
+
+class Ticking:
+    """A clock that goes on by so many seconds whenever it is looked at."""
+
+    def __init__(self, seconds: float) -> None:
+        self._now, self._seconds = 0.0, seconds
+
+    def __call__(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
+def test_a_sweep_ends_with_its_turn_and_every_job_has_one_sometime(
+    folder_store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [f"job-{number}" for number in range(4)]
+    halves = {checkpoint(folder_store, 1, epoch=1, job=job, complete=False) for job in jobs}
+    given_up = [record(checkpoint(folder_store, step, epoch=1, job="old"), step, "old") for step in range(1, 4)]
+    swept = sweep(folder_store, given_up, set(), later(), GRACE, jobs=jobs, live_epochs=set(), clock=Ticking(15))
+    assert swept.checkpoint_ids == (1, 2)
+    assert len(swept.litter) <= 2
+    assert "1 of 3 are left to the next sweep" in caplog.text
+    found = set(swept.litter)
+    for _ in range(200):
+        found |= set(
+            sweep(folder_store, [], set(), later(), GRACE, jobs=jobs, live_epochs=set(), clock=Ticking(25)).litter
+        )
+        if halves <= found:
+            return
+    raise AssertionError(f"some never had a turn: {halves - found}")
