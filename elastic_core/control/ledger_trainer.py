@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.orders import exact_loss_of, launch_order
 from elastic_core.control.ledger.tables import SegmentRow
@@ -42,12 +43,12 @@ class LedgerTrainer:
     """
 
     def __init__(
-        self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, tokens: TrainerTokens,
-        claims: Claims, sent_at: float | None = None,
+        self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, pace: CommitPace,
+        tokens: TrainerTokens, claims: Claims, sent_at: float | None = None,
     ) -> None:  # fmt: skip
         """`aside`: what nobody waits for. `sent_at`: see `LedgerControl.trainer`."""
         self._ledger, self._allocator, self._aside = ledger, allocator, aside
-        self._lately = lately
+        self._lately, self._pace = lately, pace
         self._tokens = tokens
         self._claims = claims
         self._sent_at = sent_at
@@ -91,7 +92,13 @@ class LedgerTrainer:
 
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check(commit)
-        check_commit(commit)
+        fingerprint_bytes = check_commit(commit)
+        self._pace.check(self._claims.job_id, self._ledger.clock(), final=commit.final)
+        answer = self._commit(commit)
+        self._pace.count(self._claims.job_id, self._ledger.clock(), fingerprint_bytes)
+        return answer
+
+    def _commit(self, commit: Commit) -> CommitAnswer:
         if self._sent_at is not None:
             commit = commit.timed_by(self._ledger.clock(), self._sent_at)
         if not commit.final:

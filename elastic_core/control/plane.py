@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from elastic_core.control import sweep_starts
+from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_answers import JobAnswers
 from elastic_core.control.job_list import JobsWanted, page_of
@@ -95,7 +96,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._runs = runs
         self._champions = champions
         self._tokens = TrainerTokens(trainer_secret)
-        self._lately = SeenLately(settings)
+        self._lately, self._pace = SeenLately(settings), CommitPace()
         self._waiting = WaitingJobs()
         self._started_at = ledger.clock()
         self._upkeep_due = retention.Due(self._started_at)
@@ -127,7 +128,9 @@ class LedgerControl(JobActions, JobAnswers):
         """`sent_at`: when it asks, by its own clock; None: its clock is this one. Raises `Unauthorized` for a token
         that is not ours."""
         claims = self._tokens.read(token)
-        return LedgerTrainer(self._ledger, self.allocator, self.aside, self._lately, self._tokens, claims, sent_at)
+        return LedgerTrainer(
+            self._ledger, self.allocator, self.aside, self._lately, self._pace, self._tokens, claims, sent_at
+        )
 
     # jobs
 

@@ -115,15 +115,15 @@ class CommitAnswer:
     order: LaunchOrder | None = None
 
 
-def check_commit(commit: Commit) -> None:
-    """Raises `UserError` for texts and maps that are larger than any job needs."""
+def check_commit(commit: Commit) -> int:
+    """Raises `UserError` for texts and maps that are larger than any job needs. Gives the bytes of the fingerprints."""
     _check_text("uri", commit.uri, MOST_URI)
     _check_text("manifest_sha256", commit.manifest_sha256)
     check_count("notes", len(commit.notes), MOST_NOTES)
     for note in commit.notes:
         _check_text("a note", note, NOTE_CHARACTERS)
-    _check_figures("metrics", commit.metrics)
-    _check_figures("timings", commit.timings)
+    check_figures("metrics", commit.metrics)
+    check_figures("timings", commit.timings)
     for name, value in commit.timings.items():
         if name.endswith("_at") and not INSTANT.holds(value):
             raise UserError(
@@ -135,6 +135,7 @@ def check_commit(commit: Commit) -> None:
             f"the fingerprints of the samples read have {size} bytes as JSON; allowed are {MOST_FINGERPRINT_BYTES} a "
             "commit: take checkpoints more often"
         )
+    return size
 
 
 def check_observations(observations: Sequence[Observation]) -> None:
@@ -144,7 +145,7 @@ def check_observations(observations: Sequence[Observation]) -> None:
     for one in observations:
         _check_text("type", one.type)
         _check_text("comm", one.comm)
-        _check_figures("metrics", one.metrics)
+        check_figures("metrics", one.metrics)
         check_count("stages", len(one.stages), MOST_SLOTS)
         check_count("exchanges", len(one.exchanges), MOST_LISTED)
         for figures in one.exchanges:
@@ -170,7 +171,8 @@ def figures_in(observation: Observation) -> int:
     return len(observation.metrics) + len(observation.stages) + len(observation.exchanges)
 
 
-def _check_figures(name: str, figures: Mapping[str, float]) -> None:
+def check_figures(name: str, figures: Mapping[str, float]) -> None:
+    """Raises `UserError` for more of them, or longer names, than any job needs. `name`: what they are."""
     check_count(name, len(figures), MOST_FIGURES)
     for key in figures:
         _check_text(f"a name in {name}", key)

@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from elastic_core.control import commit_pace
+from elastic_core.control.commit_pace import CommitPace, TooOften
+from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds, Layout
 from elastic_core.errors import UserError
-from tests.builders import a_commit, an_observation
+from tests.builders import FakeClock, a_commit, an_observation
 from tests.control.conftest import Plane
 
 COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
@@ -155,3 +158,48 @@ def test_whatever_its_ranks_find_to_exchange_by_is_told_of_a_lease(plane: Plane)
     plane.trainer(order.token).observe(tried)
     (view,) = plane.service.snapshot().jobs
     assert [point.comm for point in view.profile] == ["allreduce", "bytegrad", "fp16"]
+
+
+def test_results_larger_than_any_job_needs_are_refused_in_words(plane: Plane) -> None:
+    plane.life()
+    plane.service.record_results("job-a", {"evaluation": {"loss": 0.5}})
+    with pytest.raises(UserError, match=r"the results evaluation of job 'job-a' have 4650016 bytes .* 4194304 at once"):
+        plane.service.record_results("job-a", {"evaluation": {f"{n:0>86}": 0.5 for n in range(50_000)}})
+    assert plane.service.job("job-a").results == {"evaluation": {"loss": 0.5}}
+
+
+def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
+    control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an outage. One that ends its segment is taken, and what other jobs commit."""
+    monkeypatch.setattr(commit_pace, "MOST", 3)
+    plane = Plane(control, control.trainer, clock)
+    order, other = plane.life(slots=(2, 2)).start(), plane.life("job-b", slots=(2, 2)).start()
+    trainer = plane.trainer(order.token)
+    for step in (1, 2, 3):
+        trainer.commit(a_commit(order, step))
+    late = a_commit(order, 4)
+    with pytest.raises(TooOften, match=r"'job-a' has committed 3 checkpoints within 120 s.* allowed are 3"):
+        trainer.commit(late)
+    plane.trainer(other.token).commit(a_commit(other, 1))
+    assert len(plane.service.checkpoints("job-a")) == 3
+    plane.clock.advance(120.0)
+    trainer.commit(late)
+    for step in (5, 6):
+        trainer.commit(a_commit(order, step))
+    trainer.commit(a_commit(order, 7, final=True))
+    assert len(plane.service.checkpoints("job-a")) == 7
+
+
+def test_a_commit_of_large_fingerprints_counts_for_several() -> None:
+    pace = CommitPace()
+    for _ in range(7):
+        pace.check("job-a", 0.0, final=False)
+        pace.count("job-a", 0.0, 8 * 2**20)  # the most that one may have: 129 of a thousand
+    pace.check("job-a", 0.0, final=False)
+    pace.count("job-a", 0.0, 8 * 2**20)
+    with pytest.raises(TooOften):
+        pace.check("job-a", 119.0, final=False)
+    pace.check("job-a", 119.0, final=True)
+    pace.check("job-a", 120.0, final=False)
+    assert pace._jobs == {}

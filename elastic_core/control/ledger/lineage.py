@@ -7,7 +7,9 @@ another job that it began from: what is before that is the other job's.
 
 from __future__ import annotations
 
-from sqlalchemy import Select, bindparam, func, select, text
+from typing import Any
+
+from sqlalchemy import BigInteger, bindparam, column, func, select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
@@ -18,7 +20,8 @@ from elastic_core.protocol.records import RestorePoint
 MAX_CANDIDATES = 8
 
 # `most`: usable ones that are enough; NULL: the whole chain.
-_CHAIN = text("""
+_WALK = (
+    text("""
     WITH RECURSIVE walk AS (
         SELECT id, job_id, previous_id, (NOT bad AND swept_at IS NULL)::int AS found FROM checkpoints WHERE id = :head
         UNION ALL
@@ -26,9 +29,18 @@ _CHAIN = text("""
         FROM checkpoints older JOIN walk ON older.id = walk.previous_id
         WHERE walk.job_id = :job AND (CAST(:most AS int) IS NULL OR walk.found < :most)
     )
-    SELECT checkpoints.* FROM checkpoints JOIN walk USING (id) ORDER BY id DESC
+    SELECT id FROM walk
 """)
-_ROWS: Select[tuple[CheckpointRow]] = select(CheckpointRow)
+    .columns(column("id", BigInteger))
+    .subquery("walk")
+)
+_CHAIN = select(CheckpointRow).join(_WALK, _WALK.c.id == CheckpointRow.id).order_by(CheckpointRow.id.desc())
+_READS = (
+    select(CheckpointRow.fingerprints)
+    .join(_WALK, _WALK.c.id == CheckpointRow.id)
+    .where(CheckpointRow.job_id == bindparam("job"))
+    .order_by(CheckpointRow.id)
+)
 
 
 def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> list[CheckpointRow]:
@@ -36,7 +48,12 @@ def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> 
     long history costs who needs its end no more than a short one."""
     if head_id is None:
         return []
-    return list(tx.session.scalars(_ROWS.from_statement(_CHAIN), {"head": head_id, "most": most, "job": job.id}))
+    return list(tx.session.scalars(_CHAIN, {"head": head_id, "most": most, "job": job.id}))
+
+
+def reads(tx: Tx, job: JobRow) -> list[dict[str, Any]]:
+    """Fingerprints of the job's own commits on its chain, from the first on."""
+    return list(tx.session.scalars(_READS, {"head": job.head_id, "most": None, "job": job.id}))
 
 
 def usable(row: CheckpointRow) -> bool:

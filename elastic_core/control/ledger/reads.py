@@ -214,5 +214,4 @@ _LISTED = (
 def reads(tx: Tx, job_id: str) -> list[Mapping[str, Any]]:
     """Fingerprints of every commit of its own that the job's present state goes back to, from its first, in order of
     step. Of a fork: from the parent's cursor on."""
-    job = tx.job(job_id)
-    return [row.fingerprints for row in reversed(lineage.chain(tx, job, job.head_id)) if row.job_id == job_id]
+    return list(lineage.reads(tx, tx.job(job_id)))

@@ -292,7 +292,7 @@ class CheckpointRow(Base):
     size_bytes: Mapped[int] = _big()
     layout: Mapped[Json]
     metrics: Mapped[Json]
-    fingerprints: Mapped[Json]
+    fingerprints: Mapped[Json] = mapped_column(deferred=True)  # megabytes, of many ranks; only proofs want them
     timings: Mapped[Json]
     committed_at: Mapped[float]
     final: Mapped[bool]

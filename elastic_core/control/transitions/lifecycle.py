@@ -25,6 +25,7 @@ from elastic_core.domain import SEGMENT_MARK, JobState, PlacedLayer, SegmentStat
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.callers import Caller, name_of
+from elastic_core.protocol.encoding import encode
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import CODE, EVALUATION, FORK, ForkPoint, code_of, fork_of
 from elastic_core.protocol.records import JobFacts
@@ -33,6 +34,8 @@ from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job import total_samples
 from elastic_core.spec.job_forks import forked_spec
 from elastic_core.state.stores.paths import RESERVED
+
+MOST_RESULT_BYTES = 4 * 2**20  # recorded at once: of ten thousand registered checkpoints, and more
 
 
 def check_request(
@@ -309,6 +312,13 @@ def _reopen(tx: Tx, job: JobRow, note: str) -> None:
 
 
 def record_results(tx: Tx, job_id: str, results: Mapping[str, Any]) -> None:
+    """Raises `UserError` for more than any job needs: all of it is read and told of wherever the job is."""
+    size = len(encode(results))
+    if size > MOST_RESULT_BYTES:
+        raise UserError(
+            f"the results {', '.join(sorted(results))} of job {job_id!r} have {size} bytes as JSON; allowed are "
+            f"{MOST_RESULT_BYTES} at once: record fewer, or shorter ones"
+        )
     job = tx.job(job_id, lock=True)
     merged = {**job.results, **results}
     if merged != job.results:

@@ -7,8 +7,11 @@ grow in number: each time a part of them is looked at, all of them within a day.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, func, or_, select, update
+from sqlalchemy import ColumnElement, Integer, Row, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
@@ -23,7 +26,18 @@ from elastic_core.protocol.records import CheckpointRecord, JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
 TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
-_NOT_SWEPT = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None))
+# All of a job that keeps many are looked at each time: no more of each than tells whether it is given up.
+_METRIC = CheckpointRow.metrics.op("->", return_type=JSONB())(JobRow.facts.op("->>")("metric")).label("metric")
+_NOT_SWEPT = (
+    select(
+        CheckpointRow.id, CheckpointRow.job_id, CheckpointRow.lineage, CheckpointRow.uri, CheckpointRow.bad,
+        CheckpointRow.committed_at, _METRIC,
+    )
+    .join(JobRow, JobRow.id == CheckpointRow.job_id)
+    .where(CheckpointRow.swept_at.is_(None))
+    .order_by(CheckpointRow.job_id, CheckpointRow.id)
+)  # fmt: skip
+_Unswept = Row[*tuple[Any, ...]]
 _TURN = func.abs(func.hashtext(JobRow.id), type_=Integer) % TURNS
 _FORKED_FROM = JobRow.results[FORK]["uri"].astext
 
@@ -34,13 +48,15 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     lately = or_(JobRow.state == JobState.ACTIVE, JobRow.finished_at > tx.now - DAY)
     looked_at = or_(lately, _has_its_turn(tx))
     jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(looked_at))}
-    query = _NOT_SWEPT.join(JobRow, JobRow.id == CheckpointRow.job_id).where(looked_at)
-    rows: dict[str, list[CheckpointRow]] = {}
-    for row in tx.session.scalars(query.order_by(CheckpointRow.id)):
-        rows.setdefault(row.job_id, []).append(row)
+    rows = tx.session.execute(_NOT_SWEPT.where(looked_at))
     needed = _needed_by_others(tx)
-    given_up = (row for job_id, job_rows in rows.items() for row in _given_up(tx, jobs[job_id], job_rows, needed))
-    return tuple(checkpoint_record(row) for row in given_up)
+    given_up = [
+        row.id
+        for job_id, of_job in groupby(rows, key=lambda row: row.job_id)
+        for row in _given_up(tx, jobs[job_id], list(of_job), needed)
+    ]
+    records = {row.id: checkpoint_record(row) for row in tx.among(CheckpointRow.id, given_up)}
+    return tuple(records[number] for number in given_up)
 
 
 def ended_lately(tx: Tx) -> tuple[str, ...]:
@@ -56,7 +72,7 @@ def _has_its_turn(tx: Tx) -> ColumnElement[bool]:
 
 def is_given_up(tx: Tx, point: CheckpointRow) -> bool:
     """Whether its files may be deleted at this moment, or are already."""
-    rows = tx.session.scalars(_NOT_SWEPT.where(CheckpointRow.job_id == point.job_id).order_by(CheckpointRow.id)).all()
+    rows = tx.session.execute(_NOT_SWEPT.where(CheckpointRow.job_id == point.job_id)).all()
     return point.id in {row.id for row in _given_up(tx, tx.job(point.job_id), rows, _needed_by_others(tx))}
 
 
@@ -66,7 +82,7 @@ def _needed_by_others(tx: Tx) -> set[str]:
     return {uri for starts in active for uri in starts if uri is not None}
 
 
-def _given_up(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow], needed: set[str]) -> list[CheckpointRow]:
+def _given_up(tx: Tx, job: JobRow, rows: Sequence[_Unswept], needed: set[str]) -> list[_Unswept]:
     """`rows`: all of the job's that were not swept."""
     retained = _retained_ids(job, rows)
     rest = [
@@ -80,7 +96,7 @@ def _given_up(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow], needed: set[st
     return [row for row in rest if row.id not in starts]
 
 
-def _retained_ids(job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
+def _retained_ids(job: JobRow, rows: Sequence[_Unswept]) -> set[int]:
     """But for those that a restore would fall back to."""
     spec, facts = spec_of(job), from_json(JobFacts, job.facts)
     good = [row for row in rows if not row.bad]
@@ -93,9 +109,9 @@ def _retained_ids(job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
     return retained | {row.id for row in rows if registered & {str(row.id), row.uri}}
 
 
-def _best(rows: Iterable[CheckpointRow], facts: JobFacts) -> list[CheckpointRow]:
-    ranked = [row for row in rows if isinstance(row.metrics.get(facts.metric), int | float)]
-    return sorted(ranked, key=lambda row: row.metrics[facts.metric], reverse=facts.metric_mode == "max")
+def _best(rows: Iterable[_Unswept], facts: JobFacts) -> list[_Unswept]:
+    ranked = [row for row in rows if isinstance(row.metric, int | float)]
+    return sorted(ranked, key=lambda row: float(row.metric), reverse=facts.metric_mode == "max")
 
 
 def swept(tx: Tx, checkpoint_ids: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from elastic_core.host.worker_user.giving import let_read
 from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.service import JobRecords
+from elastic_core.protocol.trainer import check_figures
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.state.job_code import pinned_code
@@ -32,10 +33,13 @@ def evaluate_checkpoint(
     """Metrics by name, {} if the task evaluates nothing; from a process of its own.
 
     `uri` is the checkpoint's directory in the store, `sha256` its manifest's if known, `code` the SHA-256 of the job's
-    pinned code, if there is any. Raises `CorruptCheckpoint`, and `UserError` for whatever the task's code raises.
+    pinned code, if there is any. Raises `CorruptCheckpoint`, and `UserError` for whatever the task's code raises, and
+    for more metrics than any job needs.
     """
     answered = _asked(settings, spec, uri, sha256, code, [])
-    return {str(name): float(value) for name, value in answered.items()}
+    metrics = {str(name): float(value) for name, value in answered.items()}
+    check_figures("what evaluate returns", metrics)  # it is kept with the job, and shown with it
+    return metrics
 
 
 def evaluate_each(

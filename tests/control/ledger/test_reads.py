@@ -10,8 +10,9 @@ from sqlalchemy import Executable, create_engine, event, text
 from elastic_core.control.ledger import leases, reads
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import snapshots
+from elastic_core.control.transitions.removable import removable
 from elastic_core.domain import Allocation, from_json
-from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec
 
 MANY = """
     INSERT INTO jobs (id, spec, facts, state, lineage, total_samples, submitted_at, notes, results)
@@ -180,3 +181,37 @@ def test_neither_the_inputs_of_a_decision_nor_a_policys_state_are_read_by_who_do
     assert not any("decisions.snapshot" in statement or "policy_state" in statement for statement in asked)
     control.decision(1)
     assert any("decisions.snapshot" in statement for statement in asked)
+
+
+def test_no_look_at_a_job_drags_along_what_its_commits_say_that_they_read(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    """Fingerprints may be megabytes a checkpoint. Whether one is given up is told without its metrics and timings."""
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    trainer, told = control.trainer(order.token), [{"epochs": [{"number": step}]} for step in range(1, 7)]
+    read: set[str] = set()
+
+    def note(_: Any, cursor: Any, statement: str, *__: Any) -> None:
+        if cursor.description is not None and "checkpoints" in statement:
+            read.update(column.name for column in cursor.description)
+
+    event.listen(control._ledger._engine, "after_cursor_execute", note)
+    for step, fingerprints in enumerate(told, start=1):
+        trainer.commit(a_commit(order, step, fingerprints=fingerprints))
+    control._ledger.read(removable)
+    assert "committed_at" in read
+    assert not {name for name in read if "fingerprints" in name}
+    read.clear()
+    assert control._ledger.read(removable) == (), "none is old enough"
+    assert "committed_at" in read
+    assert not {name for name in read if any(large in name for large in ("fingerprints", "metrics", "timings"))}
+    clock.advance(600.0)
+    trainer.heartbeat(a_beat(6))
+    assert [record.step for record in control._ledger.read(removable)] == [1, 2, 3]
+    for look in (control.jobs, control.snapshot, lambda: control.checkpoints("job-a"), lambda: control.reconcile([])):
+        look()
+    control.launch_order(order.segment_id)
+    trainer.commit(a_commit(order, 9, final=True))
+    assert not {name for name in read if "fingerprints" in name}
+    assert control.reads("job-a") == [*told, {}]

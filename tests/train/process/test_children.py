@@ -12,6 +12,7 @@ from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
+from elastic_core.train.process import child
 from elastic_core.train.process.evaluate import _evaluate, evaluate_checkpoint, evaluate_each
 from elastic_core.train.process.inspect import _facts, inspect_job
 from tests.state.conftest import ACCESS_KEY, BUCKET, SECRET_KEY, Server, credentials, rclone  # noqa: F401 - fixtures
@@ -83,6 +84,16 @@ def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
         shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(CorruptCheckpoint, match="was cut short"):  # what the child does, in this process
         _evaluate(job.job_spec(), settings(job), commit.uri, commit.manifest_sha256, None, each=False)
+
+
+def test_more_metrics_than_any_job_needs_are_none(new_job, monkeypatch):
+    job = new_job(entry="Regression")
+    answered = {f"layer.{number}": 0.0 for number in range(1_001)}
+    monkeypatch.setattr(child, "call", lambda *_: answered)
+    with pytest.raises(UserError, match=r"what evaluate returns has 1001 entries; allowed are 1000"):
+        evaluate_checkpoint(settings(job), job.job_spec(), "job/lineage-0/step-0000000001-epoch-1-a")
+    del answered["layer.0"]
+    assert evaluate_checkpoint(settings(job), job.job_spec(), "job/lineage-0/step-0000000001-epoch-1-a") == answered
 
 
 @pytest.mark.nightly
