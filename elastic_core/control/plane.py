@@ -93,8 +93,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._ledger = ledger
         self.aside = aside
         self._replays = replays or DecidesHere()
-        self._runs = runs
-        self._champions = champions
+        self._runs, self._champions = runs, champions
         self._tokens = TrainerTokens(trainer_secret)
         self._lately, self._pace = SeenLately(settings), CommitPace()
         self._waiting = WaitingJobs()
