@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from elastic_core.domain import CPU
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
 from elastic_core.host.messages import SETTINGS, AgentProcess, NodeNetwork, SpawnPlan
@@ -104,11 +104,16 @@ class LocalLauncher(GroupFolders):
         """Those of the whole cluster, which all live on this host, by name.
 
         None without a cluster file: there is one node then, on loopback, and nothing is pinned, since every core is a
-        slot, and the services need theirs.
+        slot, and the services need theirs. Raises `InfrastructureError` for a file that cannot be read now: whose job
+        it is cannot mend it, and who does so is waited for.
         """
         if self.settings.cluster is None:
             return []
-        return sorted(read_cluster(self.settings.cluster).nodes, key=lambda node: node.name)
+        try:
+            nodes = read_cluster(self.settings.cluster).nodes
+        except UserError as error:
+            raise InfrastructureError(str(error)) from error
+        return sorted(nodes, key=lambda node: node.name)
 
     def _spawn_agent(self, folder: RunDir, lock_fd: int, token: str) -> None:
         # Whether it worked is judged by agent.json alone. The token goes through a pipe: no file, command line or

@@ -129,10 +129,12 @@ class LedgerTrigger(BaseTrigger):
         return (await self.cache.control()).acting(who_marked(task.dag_id, task.run_id, task.task_id, task.map_index))
 
     async def _user_action(self) -> str | None:
-        """What the user did to the task: its state now ("success", "failed"), None if cleared, "deleted"."""
+        """What the user did to the task: its state now ("success", "failed", "skipped"), None if cleared, or deleted
+        from its run; "deleted" with its run."""
         task: Any = self.task_instance
         if task is None:
             return "deleted"
         if await asyncio.to_thread(dag_runs.presence, task.dag_id, task.run_id) is dag_runs.Presence.MISSING:
             return "deleted"
-        return await asyncio.to_thread(dag_runs.task_state, task.dag_id, task.run_id, task.task_id, task.map_index)
+        state = await asyncio.to_thread(dag_runs.task_state, task.dag_id, task.run_id, task.task_id, task.map_index)
+        return None if state == dag_runs.DELETED else state

@@ -18,8 +18,9 @@ WHAT_IF_ROUTE = "elastic-what-if"
 DECISIONS_ROUTE = "elastic-decisions"
 MODELS_ROUTE = "elastic-models"
 
-# Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries"). "ended" is true
-# once that task has ended together with the job, so that a job revived by other means gets another driver.
+# Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries", and of a mapped
+# one "map_index"). "ended" is true once that task has ended together with the job, so that a job revived by other means
+# gets another driver.
 DRIVER = "airflow"
 
 # Key of a job's results: the Airflow run that recorded it ("dag_id", "run_id"), or took it up last. Its driver is known

@@ -12,6 +12,10 @@ from typing import Any
 from elastic_core.domain import SegmentState
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 
+# No process of such a segment has begun to train, and a run of it that has ended would never launch one. (Where one
+# has begun, the segment is `RUNNING`.)
+NOT_BEGUN = (SegmentState.CREATED, SegmentState.WAITING, SegmentState.GRANTED)
+
 
 def job_summary(job: JobStatus) -> dict[str, Any]:
     """The result of the task that drives a job to its end."""

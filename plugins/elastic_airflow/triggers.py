@@ -21,7 +21,7 @@ from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.printed import PrintedLines
 from elastic_airflow.ledger_trigger import LedgerTrigger
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
-from elastic_airflow.outcomes import job_summary, segment_summary, segment_words
+from elastic_airflow.outcomes import NOT_BEGUN, job_summary, segment_summary, segment_words
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, NotFound
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
@@ -77,9 +77,10 @@ class JobTrigger(LedgerTrigger):
             self.log.info("%s", what_was_done)
 
     async def _check_run(self, job: JobStatus) -> None:
-        """A run that was deleted is started again; one that was ended by hand has its segment reach a boundary."""
+        """A run that was deleted, or has ended before its segment began, is started again; one that was ended by hand
+        has its segment reach a boundary."""
         run = await asyncio.to_thread(dag_runs.presence, SEGMENT_DAG, self.segment_id)
-        waits = job.segment_state in (SegmentState.CREATED, SegmentState.WAITING)
+        waits = job.segment_state in NOT_BEGUN
         if run is dag_runs.Presence.MISSING or (run is dag_runs.Presence.FINISHED and waits):
             await self._ensure_segment_runs()
         elif run is dag_runs.Presence.FINISHED:
@@ -106,8 +107,9 @@ class JobTrigger(LedgerTrigger):
         self._run_shown = tracker_run
 
     async def handle_user_action(self, action: str | None) -> None:
-        """Marked failed: cancel the job. Marked a success: commit, then stop. Cleared, deleted: a new task attaches."""
-        if action not in ("failed", "success"):
+        """Marked failed or skipped: cancel the job. Marked a success: commit, then stop. Cleared, deleted: a new task
+        attaches."""
+        if action not in dag_runs.MARKED:
             self.log.info("job %s goes on: its task was %s", self.job_id, action or "cleared")
             return
         control = await self.acting()

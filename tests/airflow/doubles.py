@@ -84,6 +84,7 @@ class FakeSupervisor:
         else:
             self.started.append(key)
         self.runs[key] = "queued"
+        self.task_states.setdefault(key, {"train": None})  # a run comes with its tasks
         self.confs[key] = dict(msg.conf or {})
         return OKResponse(ok=True)
 

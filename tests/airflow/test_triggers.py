@@ -383,13 +383,25 @@ def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
 ) -> None:
     """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
     life.start()
-    airflow.runs[RUN] = state
+    airflow.runs[RUN] = "failed" if state == "failed" else "success"
     airflow.task_states[RUN] = {"train": state}
     words = f"marked as {state} by a user in Airflow"
     does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
     assert whose_marks[0] == (*RUN, "train", -1)
 
 
+def test_a_run_that_ended_while_its_segment_holds_slots_and_has_not_begun_is_cleared(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, runs: FakeJobRuns, state: str
+) -> None:
+    """Its processes could not be launched: nobody else would, and the slots be held for nothing."""
+    assert plane.acquire(SEGMENT).lease_live
+    airflow.runs[RUN] = runs.segments[SEGMENT] = state
+    airflow.task_states[RUN] = {"train": state}
+    does(JobTrigger(job, SEGMENT), lambda: runs.segments_cleared == [SEGMENT])
+    assert plane.segment(SEGMENT).revoke_reason is None
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
 @pytest.fixture
 def olgas(job: str, plane: LedgerControl) -> str:
     """The job, in a queue on which nobody whom these tests know may act."""
@@ -545,6 +557,7 @@ def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
     assert plane.job(job).state is want
     assert bool(plane.job(job).results.get(DRIVER, {}).get("ended")) is (want is JobState.CANCELLED)
 
+                                             ("skipped", JobState.CANCELLED),
 
 @pytest.fixture
 def asked(job: str, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch) -> str:

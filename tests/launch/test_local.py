@@ -123,6 +123,16 @@ def test_an_agent_that_cannot_start_is_said_with_its_log(home: Path, monkeypatch
         scripted(home, "sleep").start(order())
 
 
+def test_a_cluster_file_that_cannot_be_read_now_is_no_error_of_the_jobs(home: Path) -> None:
+    """Whoever edits it is about to write the rest: a user's error would end the segment's run at once."""
+    launcher = scripted(home, "sleep")
+    half_written = home / "cluster.json"
+    half_written.write_text('{"nodes": [')
+    launcher.settings = launcher.settings.model_copy(update={"cluster": half_written})
+    with pytest.raises(InfrastructureError, match=r"cluster\.json cannot be used"):
+        launcher.start(order())
+
+
 @pytest.mark.parametrize("kill", ["the process", "its process group"])
 def test_the_group_outlives_whoever_started_it(home: Path, kill: str) -> None:
     code = (

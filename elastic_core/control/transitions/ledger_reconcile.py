@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sqlalchemy import select
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.feed import add_note
 from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.transitions.endings import expire, group_gone, lose_attempt
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 
 REPORT_SECONDS = 20.0  # that the agent of a dead group has for its own report, which knows more than we do
+ROUNDS_BEFORE_A_NOTE = 3  # of slots that were held for a whole lease while nobody started anything on them
 START_SECONDS = 30.0  # that an order from before a fence may take until its processes are on their host's list
 
 
@@ -66,14 +69,26 @@ def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None, as_of:
 
 
 def _never_started(tx: Tx, lease: LeaseRow) -> str:
-    """Nobody's fault but of whoever should have started them: no attempt of the job's is used up."""
-    tx.job(lease.job_id, lock=True)
+    """Nobody's fault but of whoever should have started them: no attempt of the job's is used up. After some such
+    rounds in a row the job's notes say so, since it looks as if it were about to begin."""
+    job = tx.job(lease.job_id, lock=True)
     segment = tx.session.get_one(SegmentRow, lease.segment_id)
     leases.release(tx, lease, "its processes never started")
     tx.carries_out = True
     if segment.epoch == lease.epoch:
+        if _rounds_without_a_start(tx, segment) == ROUNDS_BEFORE_A_NOTE:
+            rounds = f"segment {segment.id} was given slots {ROUNDS_BEFORE_A_NOTE} times in a row"
+            add_note(tx, job, f"{rounds}, and its processes never started: the log of its run's task says why")
         lose_attempt(tx, segment, "infrastructure: its processes never started", counts=False)
     return f"{segment.id}: its processes never started, the slots of epoch {lease.epoch} are free"
+
+
+def _rounds_without_a_start(tx: Tx, segment: SegmentRow) -> int:
+    """Leases of the segment since the last one under which processes began, as far as they are counted."""
+    of_job = select(LeaseRow.segment_id, LeaseRow.started_at).where(LeaseRow.job_id == segment.job_id)
+    newest = tx.session.execute(of_job.order_by(LeaseRow.epoch.desc()).limit(ROUNDS_BEFORE_A_NOTE + 1))
+    never_started = takewhile(lambda lease: lease.segment_id == segment.id and lease.started_at is None, newest)
+    return sum(1 for _ in never_started)
 
 
 def _last_sign_of_life(tx: Tx, lease: LeaseRow) -> float:

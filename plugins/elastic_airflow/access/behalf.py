@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elastic_airflow.access.dag_runs import MARKED
 from elastic_core.protocol.callers import OnBehalf, Way
 
 
@@ -24,4 +25,4 @@ def who_approved(ti: Any, task_id: str) -> OnBehalf:
 
 def by_a_user(state: str | None) -> str:
     """The act of a user that left a task in this state (None: in none), in the ledger's words."""
-    return f"{f'marked as {state}' if state in ('failed', 'success') else 'cleared'} by a user in Airflow"
+    return f"{f'marked as {state}' if state in MARKED else 'cleared'} by a user in Airflow"

@@ -15,13 +15,20 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, GetDagRun, TriggerDagRun
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from elastic_airflow.names import BY_A_TASK, JOB_DAG, RESUMED, resumed_run_id
+from elastic_airflow.names import BY_A_TASK, JOB_DAG, RESUMED, TRAIN_TASK, resumed_run_id
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.records import JobStatus
 from elastic_core.protocol.service import JobControl
 from elastic_core.spec.form import JOB_ID
 
-FINISHED = ["success", "failed"]
+FINISHED = ["success", "failed"]  # states of a run
+MARKED = ("success", "failed", "skipped")  # states that a user may mark a task as
+DELETED = "deleted"  # of a task that its run does not have: who deletes one leaves the others, and no task is made anew
+LOST = (
+    DELETED,
+    "removed",
+    "upstream_failed",
+)  # nobody wished for the end of a task in one of these, and it never goes on
 
 
 class Presence(StrEnum):
@@ -39,10 +46,10 @@ def presence(dag_id: str, run_id: str) -> Presence:
 
 
 def task_state(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
-    """State of a task now, None where it has none (cleared) or does not exist."""
+    """State of a task now, None where it has none (cleared); `DELETED` where there is no such task."""
     states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[task_id], run_ids=[run_id])
     name = task_id if map_index < 0 else f"{task_id}_{map_index}"
-    state = states.get(run_id, {}).get(name)
+    state = states.get(run_id, {}).get(name, DELETED)
     return None if state is None else str(getattr(state, "value", state))
 
 
@@ -63,13 +70,14 @@ def start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, again: b
 def ensure_resumed_run(control: JobControl, job: JobStatus, why: str) -> str | None:
     """A run that attaches to a job which has none that works for it. What was done; None where it has one already.
 
-    Anybody who may start runs may have given one the id that this one is to have. It is left alone, and ours gets
-    another id, which nobody can have guessed: on record first, so that whoever looks for the job's run finds it.
+    Anybody who may start runs may have given one the id that this one is to have, or have deleted the task that would
+    drive the job from ours. Such a run is left alone, and ours gets another id, which nobody can have guessed: on
+    record first, so that whoever looks for the job's run finds it.
     """
     job_id = job.job_id
     run_id = job.results.get(RESUMED) or resumed_run_id(job_id)
     run = presence(JOB_DAG, run_id)
-    if run is not Presence.MISSING and not _takes_up(run_id, job_id):
+    if run is not Presence.MISSING and (not _takes_up(run_id, job_id) or _lacks_driver(run_id)):
         run_id, run = f"{resumed_run_id(job_id)}-{token_hex(8)}", Presence.MISSING
         control.record_results(job_id, {RESUMED: run_id})
     if run is Presence.OPEN:
@@ -87,3 +95,8 @@ def _takes_up(run_id: str, job_id: str) -> bool:
     if isinstance(run, ErrorResponse):
         raise InfrastructureError(f"Airflow does not say who started run {run_id!r} of {JOB_DAG!r}: {run.error}")
     return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id
+
+
+def _lacks_driver(run_id: str) -> bool:
+    """The task that would drive the job was deleted from its run: not even clearing the run brings it back."""
+    return task_state(JOB_DAG, run_id, TRAIN_TASK) == DELETED

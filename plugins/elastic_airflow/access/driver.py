@@ -11,7 +11,8 @@ from elastic_core.protocol.service import JobControl
 
 def driver_of(ti: Any) -> dict[str, Any]:
     """This task instance as a driver. Clearing raises `max_tries`, a retry does not: that tells the two apart."""
-    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "max_tries": ti.max_tries}
+    mapped = {"map_index": ti.map_index} if ti.map_index >= 0 else {}
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "max_tries": ti.max_tries, **mapped}
 
 
 def end_driver(control: JobControl, job: JobStatus) -> None:

@@ -22,6 +22,7 @@ from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN,
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.outcomes import NOT_BEGUN
 from elastic_airflow.tasks.drive_job import check_attach, known_job, note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
@@ -286,7 +287,8 @@ class ReconcileOperator(ElasticOperator):
         self.log.info("run %s of %s fits the predictors anew", run_id, PREDICTORS_DAG)
 
     def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str], now: float) -> list[str]:
-        """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run.
+        """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run: also
+        one whose task was deleted, as where a run is.
 
         `now`: by the ledger's clock.
         """
@@ -299,17 +301,17 @@ class ReconcileOperator(ElasticOperator):
                 actions += self._start_resume_run(control, job, "was revived")
             elif dag_runs.presence(driver["dag_id"], driver["run_id"]) is dag_runs.Presence.MISSING:
                 actions += self._start_resume_run(control, job, "had lost its run")
-            elif (
-                state := dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"])
-            ) in dag_runs.FINISHED:
+            elif (state := _state_of(driver)) in dag_runs.MARKED:
                 actions += self._end_marked(control, job, driver, state)
+            elif state in dag_runs.LOST:
+                actions += self._start_resume_run(control, job, f"had lost its task ({state})")
         return actions
 
     def _end_marked(
         self, control: HttpControl, job: JobStatus, driver: Mapping[str, Any], state: str | None
     ) -> list[str]:
         """The job is cancelled for whoever marked its task; where they may not, it gets a run that goes on with it."""
-        marked = control.acting(who_marked(driver["dag_id"], driver["run_id"], driver["task_id"]))
+        marked = control.acting(who_marked(*_task_of(driver)))
         try:
             ended = marked.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow")
         except Forbidden as refusal:
@@ -336,13 +338,25 @@ class ReconcileOperator(ElasticOperator):
         return [action] if action else []
 
     def _start_missing_segment_runs(self, control: HttpControl, segment_ids: Sequence[str]) -> list[str]:
-        return [
-            f"segment {segment_id} had no run: started one"
-            for segment_id in segment_ids
-            if dag_runs.presence(SEGMENT_DAG, segment_id) is dag_runs.Presence.MISSING
-            and not _about_to_be_started(control, segment_id)
-            and dag_runs.start(SEGMENT_DAG, segment_id, {"segment_id": segment_id}, note="the segment had no run")
-        ]
+        actions = []
+        for segment_id in segment_ids:
+            run = dag_runs.presence(SEGMENT_DAG, segment_id)
+            if run is dag_runs.Presence.FINISHED:
+                actions += _restart_ended(control, segment_id)
+            elif run is dag_runs.Presence.MISSING and not _about_to_be_started(control, segment_id):
+                conf = {"segment_id": segment_id}
+                if dag_runs.start(SEGMENT_DAG, segment_id, conf, note="the segment had no run"):
+                    actions.append(f"segment {segment_id} had no run: started one")
+        return actions
+
+
+def _restart_ended(control: HttpControl, segment_id: str) -> list[str]:
+    """The run of a segment has ended, and the segment waits for it to launch its processes: it does its work again.
+
+    The trigger of its job's task does so sooner, where there is one.
+    """
+    segment = control.segment(segment_id)
+    return control.ensure_segment_runs(segment.job_id) if segment.state in NOT_BEGUN else []
 
 
 def _about_to_be_started(control: HttpControl, segment_id: str) -> bool:
@@ -353,5 +367,14 @@ def _about_to_be_started(control: HttpControl, segment_id: str) -> bool:
     results = control.job(segment.job_id).results
     driver, run = results.get(DRIVER), results.get(RUN)
     if driver is not None:
-        return dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"]) in AT_WORK
+        return _state_of(driver) in AT_WORK
     return run is not None and dag_runs.presence(run["dag_id"], run["run_id"]) is dag_runs.Presence.OPEN
+
+
+def _state_of(driver: Mapping[str, Any]) -> str | None:
+    return dag_runs.task_state(*_task_of(driver))
+
+
+def _task_of(driver: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """DAG, run, task and map index."""
+    return driver["dag_id"], driver["run_id"], driver["task_id"], driver.get("map_index", -1)

@@ -20,7 +20,7 @@ from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeSupervisor, a_context
-from tests.builders import FACTS, FakeClock, Life, a_cluster, a_spec
+from tests.builders import FACTS, FakeClock, FakeJobRuns, Life, a_cluster, a_spec
 
 DRIVEN = {"dag_id": "my_dag", "run_id": "r1", "task_id": "fit", "max_tries": 500}
 
@@ -85,12 +85,13 @@ def test_a_job_revived_by_other_means_gets_a_driver_again(
     assert plane.job(job).state is JobState.ACTIVE
 
 
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
 def test_a_mark_that_no_trigger_heard_of_cancels_the_job(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]]
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]], state: str
 ) -> None:
-    airflow.runs["my_dag", "r1"] = "failed"
-    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
-    assert "was marked as failed" in reconcile()[0]
+    airflow.runs["my_dag", "r1"] = "failed" if state == "failed" else "success"
+    airflow.task_states["my_dag", "r1"] = {"fit": state}
+    assert f"was marked as {state}" in reconcile()[0]
     assert plane.job(job).state is JobState.CANCELLED
     assert whose_marks == [("my_dag", "r1", "fit", -1)]
 
@@ -106,6 +107,44 @@ def test_a_mark_by_somebody_who_may_not_cancel_the_job_gives_it_a_run_that_goes_
     assert (JOB_DAG, "digits-1__resumed") in airflow.started
     (refused,) = plane.audit_records([job])
     assert (refused.action, refused.way, refused.done) == ("cancel", "airflow", False)
+
+
+@pytest.mark.parametrize("tasks", [{}, {"fit": "removed"}, {"fit": "upstream_failed"}])
+def test_a_job_whose_task_is_gone_from_its_run_gets_a_run_that_goes_on(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, tasks: dict[str, str | None]
+) -> None:
+    airflow.runs["my_dag", "r1"] = "success"
+    airflow.task_states["my_dag", "r1"] = tasks
+    assert "job digits-1 had lost its task" in reconcile()[0]
+    assert (JOB_DAG, "digits-1__resumed") in airflow.started
+    assert plane.job(job).state is JobState.ACTIVE
+
+
+def test_a_run_that_took_up_a_job_and_lost_its_own_task_is_followed_by_another(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    """Airflow makes no task anew in a run that it was deleted from, not even where the run is cleared."""
+    plane.record_results(
+        job, {DRIVER: {**DRIVEN, "dag_id": JOB_DAG, "run_id": "digits-1__resumed", "task_id": "train"}}
+    )
+    airflow.runs[JOB_DAG, "digits-1__resumed"] = "running"
+    airflow.task_states[JOB_DAG, "digits-1__resumed"] = {"submit": "success"}
+    reconcile()
+    assert airflow.started.count((JOB_DAG, "digits-1__resumed__resumed")) == 1
+    reconcile()
+    assert airflow.started.count((JOB_DAG, "digits-1__resumed__resumed")) == 1
+
+
+def test_a_mapped_task_drives_its_job_as_any_other(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]]
+) -> None:
+    plane.record_results(job, {DRIVER: {**DRIVEN, "map_index": 3}})
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit_3": "deferred", "fit_4": "failed"}
+    assert not any("digits-1 " in action for action in reconcile())
+    airflow.task_states["my_dag", "r1"]["fit_3"] = "failed"
+    assert "was marked as failed" in reconcile()[0]
+    assert whose_marks == [("my_dag", "r1", "fit", 3)]
 
 
 @pytest.fixture
@@ -220,6 +259,19 @@ def test_a_segment_without_a_run_gets_one(job: str, airflow: FakeSupervisor, pla
     life.start()
     assert any("digits-1__seg_0 had no run" in action for action in reconcile())
     assert (SEGMENT_DAG, "digits-1__seg_0") in airflow.started
+
+
+def test_a_run_that_ended_before_its_segment_began_does_its_work_again(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, runs: FakeJobRuns
+) -> None:
+    plane.acquire("digits-1__seg_0")
+    airflow.runs[SEGMENT_DAG, "digits-1__seg_0"] = runs.segments["digits-1__seg_0"] = "failed"
+    assert "run digits-1__seg_0 cleared" in reconcile()
+    assert runs.segments_cleared == ["digits-1__seg_0"]
+    runs.segments["digits-1__seg_0"] = "failed"
+    life.start()
+    reconcile()
+    assert runs.segments_cleared == ["digits-1__seg_0"], "of one that trains somebody has marked it"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
+from elastic_core.control.transitions.ledger_reconcile import ROUNDS_BEFORE_A_NOTE, START_SECONDS
 from elastic_core.control.transitions.removable import DAY, TURN_SECONDS, TURNS, ended_lately, removable
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Fenced, UserError
@@ -108,6 +108,22 @@ def test_a_segment_whose_processes_never_start_asks_again_and_loses_no_attempt(
         assert "its processes never started, the slots of epoch" in actions[-1]
     assert control.job("job-a").state is JobState.ACTIVE
     assert control.segment("job-a__seg_0").state is SegmentState.GRANTED
+
+
+def test_processes_that_never_start_are_told_in_the_jobs_notes_once_after_some_rounds_in_a_row(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    noted = []
+    for _ in range(ROUNDS_BEFORE_A_NOTE + 2):
+        control.acquire("job-a__seg_0")
+        clock.advance(LEASE + 1)
+        control.reconcile([])
+        clock.advance(START_SECONDS)
+        control.reconcile([])
+        noted.append(len(control.job("job-a").notes))
+    assert noted == [0, 0, 1, 1, 1]
+    (note,) = control.job("job-a").notes
+    assert note.startswith("segment job-a__seg_0 was given slots 3 times in a row, and its processes never started")
 
 
 @pytest.mark.parametrize("started", [False, True])
