@@ -4,7 +4,8 @@ A trainer token is a capability for one segment and epoch: the ledger decides on
 still counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of
 processes, and good for one thing: to report that they are gone. Workers never see it, since slots become free by that
 report. A service request is signed over method, path with query, time, a nonce, body, and for whom it acts; a captured
-one is worth nothing after `SKEW_SECONDS`, and before that whoever has answered it once does not do so again.
+one is worth nothing after `SKEW_SECONDS`, and before that whoever has answered it once does not do so again. With the
+same secret tasks sign what they leave for each other (`sign_text`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -231,6 +232,18 @@ class ServiceSigner:
         signed = (method.upper(), target, at, nonce, hashlib.sha256(body).hexdigest())
         message = "\n".join((*signed, caller) if caller else signed)  # no header holds a line break
         return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
+
+
+def sign_text(key: bytes, text: str) -> str:
+    """Of what is left where others may write, for whoever comes for it. By a key of its own, so that no request's
+    signature is one."""
+    own = hmac.new(key, b"a text that was left", hashlib.sha256).digest()
+    return hmac.new(own, text.encode(), hashlib.sha256).hexdigest()
+
+
+def is_signed(keys: Sequence[bytes], text: str, signature: str) -> bool:
+    """Whether the text was signed with one of these."""
+    return any([hmac.compare_digest(sign_text(key, text).encode(), signature.encode()) for key in keys])
 
 
 def _check_secret(secret: bytes, name: str) -> None:

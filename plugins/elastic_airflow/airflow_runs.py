@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -27,6 +28,7 @@ from elastic_airflow.names import (
     RUN,
     SEGMENT_DAG,
     SUBMIT_TASK,
+    TRIED_AGAIN,
     resumed_run_id,
 )
 from elastic_core.errors import InfrastructureError, UserError
@@ -64,6 +66,8 @@ class AirflowJobRuns:
         return _start(JOB_DAG, job_id, conf, "submitted through the platform's API", by=by, user=name)
 
     def try_again(self, job_id: str) -> None:
+        with create_session() as session:  # first: what was done before a task was cleared tells who cleared it
+            session.add(Log(event=TRIED_AGAIN, dag_id=JOB_DAG, run_id=job_id))
         _clear(JOB_DAG, job_id)
 
     def ensure_segments(self, job_id: str, over: Mapping[str, bool]) -> list[str]:

@@ -23,6 +23,7 @@ from airflow.utils.state import State
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
+from elastic_airflow.names import TRIED_AGAIN
 from elastic_core.errors import Forbidden, InfrastructureError
 from elastic_core.protocol.callers import HOST_SUFFIX, UNKNOWN_USER, Caller, Way
 from elastic_core.spec.user_groups import GroupsFile
@@ -80,9 +81,10 @@ class AirflowUsers:
                 raise Forbidden(f"run {run_id!r} of {dag_id!r} was deleted: no task of it was marked or cleared since")
             at = _changed_at(session, dag_id, run_id, task_id, map_index)
             acts = [] if at is None else _acts_before(session, dag_id, run_id, at)
-        names = {name for name, _ in acts if _may_mark(name, dag_id)}
+        names = {name for name, _ in acts if name is None or _may_mark(name, dag_id)}
         if len(names) == 1 and any(name in names and task in (None, task_id) for name, task in acts):
-            return self.named(names.pop(), Way.AIRFLOW)
+            name = names.pop()
+            return self.started(dag_id, run_id, Way.AIRFLOW) if name is None else self.named(name, Way.AIRFLOW)
         return Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
 
     def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
@@ -110,7 +112,7 @@ def _was_deleted(session: Session, dag_id: str, run_id: str) -> bool:
 
 def _of_run(dag_id: str, run_id: str) -> tuple[ColumnElement[bool], ...]:
     """What users did to a run."""
-    return Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_((*ACTS, DELETION))
+    return Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_((*ACTS, TRIED_AGAIN, DELETION))
 
 
 def _changed_at(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> datetime | None:
@@ -131,17 +133,20 @@ def _changed_at(session: Session, dag_id: str, run_id: str, task_id: str, map_in
     return datetime.fromtimestamp((found.id.int >> 80) / 1000, UTC)
 
 
-def _acts_before(session: Session, dag_id: str, run_id: str, at: datetime) -> list[tuple[str, str | None]]:
-    """Who acted on the run just before, and on which task, where it was on one. Not on one of that name before it."""
+def _acts_before(session: Session, dag_id: str, run_id: str, at: datetime) -> list[tuple[str | None, str | None]]:
+    """Who acted on the run just before, and on which task, where it was on one. Not on one of that name before it.
+
+    None for whoever started the run: it was asked for again by them.
+    """
     near = select(Log.event, Log.owner, Log.task_id).where(
         *_of_run(dag_id, run_id), Log.dttm.between(at - ACT_TAKES, at)
     )
-    acts: list[tuple[str, str | None]] = []
+    acts: list[tuple[str | None, str | None]] = []
     for event, name, task_id in session.execute(near.order_by(Log.id)):
         if event == DELETION:
             acts.clear()
         else:
-            acts.append((name or UNKNOWN_USER, task_id))
+            acts.append((None if event == TRIED_AGAIN else name or UNKNOWN_USER, task_id))
     return acts
 
 

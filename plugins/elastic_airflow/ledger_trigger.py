@@ -20,8 +20,10 @@ from elastic_airflow import links
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.deferral import quiet_seconds
+from elastic_airflow.access.handed import signature
+from elastic_airflow.access.hooks import ElasticHook
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
-from elastic_airflow.names import CONN_ID
+from elastic_airflow.names import CONN_ID, SIGNATURE
 from elastic_core.errors import Forbidden, InfrastructureError, Unauthorized
 from elastic_core.protocol.records import JobStatus
 
@@ -75,12 +77,18 @@ class LedgerTrigger(BaseTrigger):
             backoff = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
 
-    async def succeed(self, result: Mapping[str, Any], job: JobStatus) -> TaskSuccessEvent:
-        """Ends the task as its process would have: with its result and its links.
+    async def succeed(
+        self, result: Mapping[str, Any], job: JobStatus, *, handed_over: bool = False
+    ) -> TaskSuccessEvent:
+        """Ends the task as its process would have: with its result, its links, and a signature of what it hands over.
 
         Stored from here, since Airflow stores what an event brings along as text, which no task reads as it was.
         """
-        await self._store({BaseXCom.XCOM_RETURN_KEY: dict(result), **links.stored(job)})
+        returned, signed = dict(result), {}
+        if handed_over:
+            key, *_ = await ElasticHook(self.conn_id).akeys()
+            signed = {SIGNATURE: signature(key, self.task_instance, returned)}
+        await self._store({BaseXCom.XCOM_RETURN_KEY: returned, **signed, **links.stored(job)})
         return TaskSuccessEvent()
 
     async def _store(self, xcoms: Mapping[str, Any]) -> None:

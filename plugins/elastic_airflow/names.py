@@ -8,6 +8,7 @@ TRAIN_TASK = "train"  # of a segment's run: the task that has its processes run
 SUBMIT_TASK = "submit"  # of a job's run: the task that inspects the user's task and records the job
 JOB = "job_id"  # XCom of a task that drives a job, from its beginning on
 REFUSAL = "refusal"  # XCom of that task: why it would not have the job
+SIGNATURE = "signature"  # XCom of a task that hands something over: of what it returned (`access.handed`)
 
 CONN_ID = "elastic_control"  # Airflow connection to the control API
 URL_PREFIX = "/elastic"  # where the API server mounts the platform's app
@@ -17,6 +18,7 @@ JOB_ROUTE = "elastic-job"  # that of one job: /plugin/elastic-job?job=ID
 WHAT_IF_ROUTE = "elastic-what-if"
 DECISIONS_ROUTE = "elastic-decisions"
 MODELS_ROUTE = "elastic-models"
+TRIED_AGAIN = "elastic_try_again"  # event in Airflow's log: who started a run asked the platform for it once more
 
 # Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries", and of a mapped
 # one "map_index"). "ended" is true once that task has ended together with the job, so that a job revived by other means

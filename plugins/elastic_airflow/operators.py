@@ -18,13 +18,14 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
-from elastic_airflow.access.behalf import who_marked, who_started
+from elastic_airflow.access.behalf import check_who_cleared, who_marked, who_started
+from elastic_airflow.access.handed import signature
 from elastic_airflow.access.hooks import ElasticHook
 from elastic_airflow.access.retries import cleared, infrastructure_retries
-from elastic_airflow.names import CONN_ID, JOB_DAG
+from elastic_airflow.names import CONN_ID, JOB_DAG, SIGNATURE
 from elastic_airflow.triggers import JobEndTrigger
 from elastic_core.domain import JobState
-from elastic_core.errors import UserError
+from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import Way
 from elastic_core.protocol.process_groups import EVALUATION
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
@@ -50,6 +51,12 @@ class ElasticOperator(BaseOperator):
 
     def control(self) -> HttpControl:
         return ElasticHook(self.conn_id).get_conn()
+
+    def hand_over(self, context: Any, value: Any) -> Any:
+        """`value`, which later tasks of the run take from this one (`access.handed`): the task returns it."""
+        ti = context["ti"]
+        ti.xcom_push(key=SIGNATURE, value=signature(ElasticHook(self.conn_id).keys()[0], ti, value))
+        return value
 
     def show_links(self, job: JobStatus) -> None:
         self.links = links.links_of(job)
@@ -115,6 +122,8 @@ class ElasticTrainingOperator(ElasticOperator):
             return control.submission(self.job_id)
         spec = parse_job_spec(_values(self.spec))
         job_id = self.job_id or default_job_id(spec.name, ti)
+        if cleared(ti, self.retries or 0) and not _is_known(control, job_id):
+            check_who_cleared(control, ti, self.retries or 0, job_id, spec, self.warm_start)
         return control.acting(who_started(ti, Way.DAG)).start_job(job_id, spec, self.warm_start)
 
     def _start_again(self, control: HttpControl, submission: Submission, ti: Any) -> Submission:
@@ -150,6 +159,14 @@ class ElasticTrainingOperator(ElasticOperator):
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
         outcome = {name: job.results[name] for name in (EVALUATION, "registration") if name in job.results}
         return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read, **outcome}
+
+
+def _is_known(control: HttpControl, job_id: str) -> bool:
+    try:
+        control.job(job_id)
+    except NotFound:
+        return False
+    return True
 
 
 def _values(spec: Mapping[str, Any] | str) -> Any:

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_parsing_context
 
+from elastic_airflow.access.handed import HandedJob
 from elastic_airflow.names import JOB_DAG, PREDICTORS_DAG, RECONCILE_DAG, SEGMENT_DAG, SUBMIT_TASK, TRAIN_TASK
 from elastic_airflow.notifications.notifier_setting import parsed_notifiers
 from elastic_airflow.notifications.run_callbacks import callbacks
@@ -60,9 +61,9 @@ def job_dag() -> DAG:
         **callbacks(parsed_notifiers(settings)),
     ) as dag:
         submit = SubmitJobOperator(task_id=SUBMIT_TASK, presets=presets)
-        train = DriveJobOperator(task_id=TRAIN_TASK, job_id=submit.output)
-        evaluate = EvaluateOperator(task_id="evaluate", job_id=submit.output)
-        register = RegisterOperator(task_id="register", job_id=submit.output)
+        train = DriveJobOperator(task_id=TRAIN_TASK, job_id=HandedJob(SUBMIT_TASK))
+        evaluate = EvaluateOperator(task_id="evaluate", job_id=HandedJob(SUBMIT_TASK))
+        register = RegisterOperator(task_id="register", job_id=HandedJob(SUBMIT_TASK))
         submit >> train >> evaluate >> register
     return dag
 

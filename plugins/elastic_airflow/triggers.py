@@ -69,7 +69,7 @@ class JobTrigger(LedgerTrigger):
         if job.state is not JobState.FINISHED:
             return TriggerEvent({"happened": f"job {self.job_id} is {job.state}"})
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-        return await self.succeed(job_summary(job), job)
+        return await self.succeed(job_summary(job), job, handed_over=True)
 
     async def _ensure_segment_runs(self) -> None:
         control = await self.cache.control()

@@ -226,6 +226,16 @@ def test_airflow_itself_dates_a_task_that_it_marks_or_clears(users: AirflowUsers
     assert who_marked(users).name == "ann"
 
 
+def test_who_asks_the_platform_for_their_run_again_has_cleared_its_tasks(users: AirflowUsers) -> None:
+    a_run("job-a", By.REST_API, "ann")
+    with pytest.raises(InfrastructureError):  # Airflow knows no such DAG here, whose tasks would be cleared
+        AirflowJobRuns().try_again("job-a")
+    a_task("submit", "running", begun=ago(0), changed=ago(0))
+    assert who_marked(users, "submit").name == "ann"
+    logged("root", "post_clear_task_instances", ago=timedelta(seconds=1))
+    assert who_marked(users, "submit").name == UNKNOWN_USER
+
+
 @pytest.mark.parametrize("state", ["failed", None])
 @pytest.mark.usefixtures("job_a")
 def test_an_act_of_minutes_before_is_not_taken_for_one_that_airflow_does_not_log(

@@ -13,10 +13,11 @@ from elastic_airflow.names import JOB_DAG
 from elastic_airflow.operators import ElasticTrainingOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
-from elastic_core.errors import Conflict, UserError
-from elastic_core.spec import parse_job_spec
+from elastic_core.errors import Conflict, Forbidden, UserError
+from elastic_core.protocol.callers import UNKNOWN_USER
+from elastic_core.spec import QueueSpec, parse_job_spec
 from tests.airflow.doubles import FakeSupervisor, FakeTask, a_context
-from tests.builders import FACTS, FakeJobRuns, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeJobRuns, Life, a_cluster, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api")
 HAPPENED = {"happened": "a test says so"}
@@ -141,6 +142,18 @@ def test_a_retry_of_the_task_of_a_cancelled_job_does_not_revive_it(job: str, pla
     with pytest.raises(AirflowFailException, match="no longer needed"):
         an_operator().execute(a_context(FakeTask("my_dag", "r1", "fit", try_number=2)))
     assert plane.job(job).state is JobState.CANCELLED
+
+
+def test_clearing_it_submits_no_job_that_who_cleared_it_may_not_submit(
+    plane: LedgerControl, runs: FakeJobRuns, whose_marks: list[tuple[Any, ...]]
+) -> None:
+    queue = QueueSpec(name="default", owners=("olga",), members=("dag:my_dag",))
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (queue,)}))
+    with pytest.raises(Forbidden, match=f"'{UNKNOWN_USER}' may not submit job '{JOB}'"):
+        an_operator().execute(a_context(CLEARED))
+    assert runs.runs == {}
+    deferred(an_operator().execute, a_context(FakeTask("my_dag", "r1", "fit")))
+    assert whose_marks == [("my_dag", "r1", "fit", -1)]
 
 
 def test_clearing_it_has_a_trained_model_registered_that_was_not(

@@ -24,7 +24,7 @@ from elastic_airflow import ledger_trigger, triggers
 from elastic_airflow.access.driver import driver_of
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.ledger_trigger import LedgerTrigger
-from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG, SIGNATURE
 from elastic_airflow.outcomes import segment_summary
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
@@ -311,7 +311,19 @@ def test_a_finished_job_ends_its_task_with_its_summary_and_links(job: str, plane
     stored = stored_by(JobTrigger(job, SEGMENT))
     assert stored.pop("return_value") == {"job_id": job, "step": 1000, "samples": 10_000}
     assert stored["_link_PageLink"] == "/plugin/elastic-job?job=digits-1"
-    assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink"}
+    assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink", SIGNATURE}
+
+
+def test_what_a_trigger_ends_the_jobs_task_with_is_signed_as_its_process_would(
+    job: str, plane: LedgerControl, life: Life
+) -> None:
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    trigger, task = JobTrigger(job, SEGMENT), FakeTask(JOB_DAG, "run-1")
+    trigger.task_instance = task  # type: ignore[assignment]
+    stored = stored_by(trigger)
+    DriveJobOperator(task_id="train", job_id=job).execute(a_context(task))
+    assert stored[SIGNATURE] == task.pushed[SIGNATURE]
 
 
 def test_a_job_that_the_ledgers_list_did_not_have_yet_is_waited_for(
@@ -378,18 +390,6 @@ def test_the_link_to_a_run_in_mlflow_is_stored_once_the_run_is_there(
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
-def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, whose_marks: list[tuple[Any, ...]], state: str
-) -> None:
-    """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
-    life.start()
-    airflow.runs[RUN] = "failed" if state == "failed" else "success"
-    airflow.task_states[RUN] = {"train": state}
-    words = f"marked as {state} by a user in Airflow"
-    does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
-    assert whose_marks[0] == (*RUN, "train", -1)
-
-
 def test_a_run_that_ended_while_its_segment_holds_slots_and_has_not_begun_is_cleared(
     job: str, airflow: FakeSupervisor, plane: LedgerControl, runs: FakeJobRuns, state: str
 ) -> None:
@@ -402,6 +402,18 @@ def test_a_run_that_ended_while_its_segment_holds_slots_and_has_not_begun_is_cle
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])
+def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, whose_marks: list[tuple[Any, ...]], state: str
+) -> None:
+    """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
+    life.start()
+    airflow.runs[RUN] = "failed" if state == "failed" else "success"
+    airflow.task_states[RUN] = {"train": state}
+    words = f"marked as {state} by a user in Airflow"
+    does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
+    assert whose_marks[0] == (*RUN, "train", -1)
+
+
 @pytest.fixture
 def olgas(job: str, plane: LedgerControl) -> str:
     """The job, in a queue on which nobody whom these tests know may act."""
@@ -545,6 +557,7 @@ def test_deleting_a_running_segments_run_revokes_nothing(job: str, plane: Ledger
 
 
 @pytest.mark.parametrize(("state", "want"), [("failed", JobState.CANCELLED), ("success", JobState.CANCELLED),
+                                             ("skipped", JobState.CANCELLED),
                                              (None, JobState.ACTIVE), ("up_for_retry", JobState.ACTIVE)])  # fmt: skip
 def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
     job: str, airflow: FakeSupervisor, plane: LedgerControl, state: str | None, want: JobState
@@ -557,7 +570,6 @@ def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
     assert plane.job(job).state is want
     assert bool(plane.job(job).results.get(DRIVER, {}).get("ended")) is (want is JobState.CANCELLED)
 
-                                             ("skipped", JobState.CANCELLED),
 
 @pytest.fixture
 def asked(job: str, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch) -> str:

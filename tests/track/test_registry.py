@@ -40,6 +40,8 @@ from elastic_core.track.model_registry import (
 )
 from elastic_core.train.task import Task
 from examples.digits import Digits, split_digits
+from tests.airflow.doubles import a_context
+from tests.builders import CONTROL_SECRET
 from tests.track.trained_job import TrainedJob
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +91,8 @@ def stood_back(trained, monkeypatch) -> list[int]:
     """What the task that registers asks of `os.nice`, in a process of its own; this one goes on testing."""
     monkeypatch.setenv("ELASTIC_HOME", str(trained.settings.home))
     monkeypatch.setenv("ELASTIC_MLFLOW_URI", trained.settings.mlflow_uri)
+    connection = {"conn_type": "http", "host": "http://127.0.0.1:9", "password": CONTROL_SECRET.decode()}
+    monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", json.dumps(connection))  # by which it signs what it hands over
     monkeypatch.setattr(RegisterOperator, "control", lambda _: trained)
     monkeypatch.setattr(RegisterOperator, "ended", lambda self, control: control.job(self.job_id))
     monkeypatch.setattr(RegisterOperator, "show_links", lambda *_: None)
@@ -100,7 +104,7 @@ def stood_back(trained, monkeypatch) -> list[int]:
 def test_the_task_that_registers_hands_on_what_the_data_was(trained, client, stood_back):
     """As Airflow has filled its template in."""
     trained.checkpoint(10)
-    outcome = RegisterOperator(task_id="register", job_id=trained.name, data_sha256="e" * 64).execute({})
+    outcome = RegisterOperator(task_id="register", job_id=trained.name, data_sha256="e" * 64).execute(a_context())
     assert stood_back == [10]
     tags = client.get_model_version(outcome["model"], outcome["version"]).tags
     assert tags["elastic.data_sha256"] == "e" * 64
@@ -113,11 +117,11 @@ def test_the_task_that_registers_crowns_a_version_once_and_no_champion_falls_by_
     for step, accuracy in ((10, 0.5), (20, 0.9)):
         trained.checkpoint(step)
         trained.results["evaluation"] = {"accuracy": accuracy}
-        outcomes.append(register.execute({}))
+        outcomes.append(register.execute(a_context()))
     assert [(outcome["better"], outcome["against"]) for outcome in outcomes] == [(True, ""), (True, "1")]
     assert champion(trained, trained.settings, name).version == "2"
     promote(trained.settings, name, "1")
-    assert register.execute({}) == outcomes[1]
+    assert register.execute(a_context()) == outcomes[1]
     assert champion(trained, trained.settings, name).version == "1"
 
 
@@ -126,13 +130,14 @@ def test_what_was_measured_as_no_number_is_registered_and_no_champion(trained, s
     name, register = trained.name, RegisterOperator(task_id="register", job_id=trained.name)
     trained.checkpoint(10)
     trained.results["evaluation"] = {"accuracy": "NaN"}
-    diverged = register.execute({})
+    diverged = register.execute(a_context())
     assert (diverged["better"], diverged["verdict"]) == (False, "version 1 has accuracy nan: not promoted")
     promote(trained.settings, name, diverged["version"])
     trained.checkpoint(20)
     trained.results["evaluation"] = {"accuracy": 0.1}
     assert (
-        register.execute({})["verdict"] == "version 2 (accuracy 0.1) is better than version 1 (accuracy nan): promoted"
+        register.execute(a_context())["verdict"]
+        == "version 2 (accuracy 0.1) is better than version 1 (accuracy nan): promoted"
     )
 
 

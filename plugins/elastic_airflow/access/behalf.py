@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic_airflow.access.dag_runs import MARKED
+from elastic_airflow.access.retries import cleared
 from elastic_core.protocol.callers import OnBehalf, Way
+
+if TYPE_CHECKING:
+    from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.spec import JobSpec
 
 
 def who_started(ti: Any, way: Way) -> OnBehalf:
@@ -21,6 +26,16 @@ def who_marked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> O
 def who_approved(ti: Any, task_id: str) -> OnBehalf:
     """Whoever answered that task, of the run of this one, which asks a person."""
     return OnBehalf(way=Way.AIRFLOW, run=(ti.dag_id, ti.run_id), approved=task_id)
+
+
+def check_who_cleared(
+    control: HttpControl, ti: Any, retries: int, job_id: str, spec: JobSpec, warm_start: str | None
+) -> None:
+    """A job that is about to be submitted for whoever started the run, because its task was cleared, is asked for by
+    whoever cleared it. Raises `Forbidden` where they may not submit it themselves."""
+    if cleared(ti, retries):
+        who = who_marked(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+        control.acting(who).check_submission(job_id, spec, warm_start)
 
 
 def by_a_user(state: str | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from elastic_airflow.names import CONN_ID
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
@@ -41,6 +41,13 @@ class ElasticHook(BaseHook):
         """`patience_seconds`: of one call while the API is away."""
         return _control(self.conn_id, self.get_connection(self.conn_id), patience_seconds)
 
+    def keys(self) -> tuple[bytes, ...]:
+        """With which tasks sign what they leave for each other (the first), and signed it before the last rotation."""
+        return _keys(self.conn_id, self.get_connection(self.conn_id))
+
+    async def akeys(self) -> tuple[bytes, ...]:
+        return _keys(self.conn_id, await self.aget_connection(self.conn_id))
+
     async def aget_conn(self) -> HttpControl:
         return _control(self.conn_id, await self.aget_connection(self.conn_id), TRIGGER_PATIENCE_SECONDS)
 
@@ -48,9 +55,27 @@ class ElasticHook(BaseHook):
 def _control(conn_id: str, connection: Any, patience_seconds: float) -> HttpControl:
     from elastic_core.protocol.http_client import HttpControl  # heavy; tasks that never call do not pay for it
 
+    _check_complete(conn_id, connection)
+    return HttpControl(connection.host, connection.password.encode(), patience_seconds)
+
+
+def _check_complete(conn_id: str, connection: Any) -> None:
     if not connection.host or not connection.password:
         raise UserError(
             f"Airflow connection {conn_id!r} has no {'host' if not connection.host else 'password'}: its host is the "
             "base URL of the control API, e.g. http://127.0.0.1:8080/elastic, and its password the service secret"
         )
-    return HttpControl(connection.host, connection.password.encode(), patience_seconds)
+
+
+def _keys(conn_id: str, connection: Any) -> tuple[bytes, ...]:
+    """The connection's own, then what its file has: a rotation changes that at once, and the connection when Airflow's
+    services are started anew."""
+    from elastic_core.protocol.tokens import KeyFile
+    from elastic_core.settings import Settings
+
+    _check_complete(conn_id, connection)
+    try:
+        of_file = KeyFile(Settings().secret_file("control"))()
+    except (InfrastructureError, ValueError):  # Airflow of another installation, which has the connection alone
+        of_file = ()
+    return (connection.password.encode(), *of_file)

@@ -60,7 +60,8 @@ class SnapshotOperator(ElasticOperator):
             raise AirflowFailException(str(error)) from error
         forget(home, self.data.keep, folder, self._read)
         self.log.info("%d files of %s are frozen in %s", len(paths), self.files, folder)
-        return {"folder": str(folder), "sha256": folder.name, "files": len(paths)}
+        frozen: dict[str, Any] = {"folder": str(folder), "sha256": folder.name, "files": len(paths)}
+        return dict(self.hand_over(context, frozen))
 
     def _read(self, folders: Sequence[Path]) -> list[Path]:
         """Those that a run which is not over has frozen (it trains on its copy, and evaluates on it), or whose name an

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from elastic_airflow.access.handed import Handed
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.retraining.drift_tests import column_tests, drifted
 from elastic_airflow.retraining.plan import given_spec, parsed
@@ -95,7 +96,7 @@ class RememberDataOperator(ElasticOperator):
 
     template_fields: Sequence[str] = ("job_id",)
 
-    def __init__(self, *, job_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, job_id: str | Handed, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job_id = job_id
 

@@ -23,10 +23,12 @@ from airflow.sdk import (
     chain,
 )
 
+from elastic_airflow.access.handed import HandedJob
 from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.retraining.data_snapshot import Snapshot, SnapshotOperator
 from elastic_airflow.retraining.drift_check import Drift, DriftOperator, RememberDataOperator
+from elastic_airflow.retraining.handed_parts import HandedPlan, HandedRegistration, HandedSnapshot
 from elastic_airflow.retraining.plan import ANEW, CHAMPION, PlanRetrainingOperator
 from elastic_airflow.retraining.promotion import ApproveOperator, BetterOperator, PromoteOperator
 from elastic_airflow.tasks.drive_job import DriveJobOperator
@@ -34,7 +36,8 @@ from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
 from elastic_core.spec.job import parse_job_spec
 
 APPROVAL_WITHIN = timedelta(days=7)
-JOB_ID = "{{ ti.xcom_pull('train')['job_id'] }}"
+JOB_ID = HandedJob("train", "job_id")
+REGISTRATION = HandedRegistration("register")
 INTERVAL_WORDS = ("data_interval", "logical_date", "{{ ds", "{{ts", "{{ ts", "{{ds")
 
 
@@ -132,13 +135,13 @@ def _tasks(
     chain(*before, plan)
     train = DriveJobOperator(
         task_id="train",
-        spec="{{ ti.xcom_pull('plan')['spec'] }}",
-        warm_start="{{ ti.xcom_pull('plan')['warm_start'] }}",
+        spec=HandedPlan("plan", "spec"),
+        warm_start=HandedPlan("plan", "warm_start"),
     )
     evaluate = EvaluateOperator(task_id="evaluate", job_id=JOB_ID)
     register = RegisterOperator(
         task_id="register", job_id=JOB_ID, compare=True, margin=margin, alpha=alpha, hold=approval,
-        data_sha256=None if data is None else "{{ ti.xcom_pull('snapshot')['sha256'] }}",
+        data_sha256=None if data is None else HandedSnapshot("snapshot", "sha256"),
     )  # fmt: skip
     plan >> train >> evaluate >> register
     if drift is not None:
@@ -147,20 +150,17 @@ def _tasks(
 
 
 def _ask_a_person(register: RegisterOperator, within: timedelta, notifiers: Sequence[BaseNotifier]) -> None:
-    better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
+    better = BetterOperator(task_id="better", registration=REGISTRATION)
     approve = ApproveOperator(
         task_id="approve",
-        registration="{{ ti.xcom_pull('register') }}",
+        registration=REGISTRATION,
         job_id=JOB_ID,
-        subject="Shall version {{ ti.xcom_pull('register')['version'] }} of model "
-        "{{ ti.xcom_pull('register')['model'] }} become champion?",
-        body="{{ ti.xcom_pull('register')['verdict'] }}",
+        subject=HandedRegistration("register", words="Shall version {version} of model {model} become champion?"),
+        body=HandedRegistration("register", "verdict"),
         response_timeout=within,
         notifiers=notifiers,
     )
-    promote = PromoteOperator(
-        task_id="promote", registration="{{ ti.xcom_pull('register') }}", approved_in=approve.task_id
-    )
+    promote = PromoteOperator(task_id="promote", registration=REGISTRATION, approved_in=approve.task_id)
     register >> better >> approve >> promote
 
 

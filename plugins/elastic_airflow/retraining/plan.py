@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Variable
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from elastic_airflow.access.handed import Handed
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.retraining.data_snapshot import Snapshot
 from elastic_core.errors import UserError
@@ -45,11 +46,12 @@ class PlanRetrainingOperator(ElasticOperator):
             )
         spec = parsed(params.get("spec") or given_spec(self.spec))
         if self.data is not None:
-            folder = context["ti"].xcom_pull("snapshot")["folder"]
+            folder = Handed("snapshot", "folder").resolve(context)
             spec = parsed({**spec.model_dump(mode="json"), "params": {**(spec.params or {}), self.data.param: folder}})
         warm_start = self._champion(spec) if params["start_from"] == CHAMPION else None
         self.log.info("%s is trained %s", spec.name, f"from {warm_start}" if warm_start else "anew")
-        return {"spec": spec.model_dump(mode="json"), "warm_start": warm_start}
+        planned: dict[str, Any] = {"spec": spec.model_dump(mode="json"), "warm_start": warm_start}
+        return dict(self.hand_over(context, planned))
 
     def _champion(self, spec: JobSpec) -> str | None:
         from elastic_core.track import model_registry  # imports mlflow

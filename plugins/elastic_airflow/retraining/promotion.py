@@ -10,6 +10,7 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 
 from elastic_airflow.access.behalf import who_approved
+from elastic_airflow.access.handed import Handed
 from elastic_airflow.notifications.job_news import JobNews, approval_news, run_link, tell
 from elastic_airflow.notifications.run_callbacks import known_job
 from elastic_airflow.operators import ElasticOperator
@@ -25,7 +26,7 @@ class _OfRegistration(ElasticOperator):
 
     template_fields: Sequence[str] = ("registration",)
 
-    def __init__(self, *, registration: Mapping[str, Any] | str, **kwargs: Any) -> None:
+    def __init__(self, *, registration: Mapping[str, Any] | Handed | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.registration = registration
 
@@ -56,8 +57,8 @@ class ApproveOperator(ApprovalOperator):
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "registration", "job_id")
 
     def __init__(
-        self, *, registration: Mapping[str, Any] | str, job_id: str = "", notifiers: Sequence[BaseNotifier] = (),
-        **kwargs: Any,
+        self, *, registration: Mapping[str, Any] | Handed | str, job_id: str | Handed = "",
+        notifiers: Sequence[BaseNotifier] = (), **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(defaults=self.REJECT, **kwargs)
         self.registration, self.job_id, self.asked_by = registration, job_id, tuple(notifiers)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from elastic_airflow.access.behalf import who_marked, who_started
+from elastic_airflow.access.behalf import check_who_cleared, who_marked, who_started
 from elastic_airflow.access.driver import driver_of, end_driver
+from elastic_airflow.access.handed import Handed, is_of_run
 from elastic_airflow.access.retries import cleared
 from elastic_airflow.names import DRIVER, JOB, RUN
 from elastic_airflow.operators import ElasticOperator, default_job_id
@@ -41,6 +42,8 @@ class DriveJobOperator(ElasticOperator):
     :param job_id: the job's id (templated). Absent: made of the spec's name and this task instance.
     :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
 
+    What another task of the platform decides comes as `access.handed.Handed`: nobody changes it on the way.
+
     Clearing the task of a failed or cancelled job revives the job from its last good checkpoint.
     """
 
@@ -51,9 +54,9 @@ class DriveJobOperator(ElasticOperator):
     def __init__(
         self,
         *,
-        spec: Mapping[str, Any] | str | None = None,
-        job_id: Any = None,
-        warm_start: str | None = None,
+        spec: Mapping[str, Any] | Handed | str | None = None,
+        job_id: str | Handed | None = None,
+        warm_start: str | Handed | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -63,16 +66,16 @@ class DriveJobOperator(ElasticOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         control = self.control()
-        job = record_job(control, context, self.spec, self.job_id, self.warm_start)
+        job = record_job(control, context, self.spec, self.job_id, self.warm_start, self.retries)
         check_attach(control, job, context)
         context["ti"].xcom_push(key=JOB, value=job.job_id)
         job = self._record_driver(control, job, context["ti"])
-        return self._drive(control, job)
+        return self._drive(control, job, context)
 
     def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         self.log.info("%s", event["happened"])
         control = self.control()
-        return self._drive(control, control.job(job_id), segment_id)
+        return self._drive(control, control.job(job_id), context, segment_id)
 
     def _record_driver(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
         """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
@@ -88,11 +91,12 @@ class DriveJobOperator(ElasticOperator):
             job = control.acting(who).revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 
-    def _drive(self, control: HttpControl, job: JobStatus, after: str | None = None) -> dict[str, Any]:
+    def _drive(self, control: HttpControl, job: JobStatus, context: Any, after: str | None = None) -> dict[str, Any]:
         self.show_links(job)
         if job.state is JobState.FINISHED:
             self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-            return job_summary(job)
+            summary: dict[str, Any] = self.hand_over(context, job_summary(job))
+            return summary
         if job.state is not JobState.ACTIVE:
             end_driver(control, job)
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
@@ -112,8 +116,12 @@ def record_job(
     spec: Mapping[str, Any] | str | None,
     job_id: str | None,
     warm_start: str | None = None,
+    retries: int | None = None,
 ) -> JobStatus:
-    """The job of this task: found under its id, else inspected and recorded. Raises `UserError` for a bad spec."""
+    """The job of this task: found under its id, else inspected and recorded. Raises `UserError` for a bad spec.
+
+    `retries`: of the task, by which it is known whether somebody has cleared it.
+    """
     if not spec:
         if not job_id:
             raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
@@ -126,6 +134,7 @@ def record_job(
         from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
         control.check_submission(name, parsed, warm_start)
+        check_who_cleared(control, context["ti"], retries or 0, name, parsed, warm_start)
         facts = inspect_job(parsed, Settings())
     else:
         facts = known.facts
@@ -146,9 +155,7 @@ def check_attach(control: HttpControl, job: JobStatus, context: Any) -> None:
     A run that a task started takes care of a job that had lost its own, and is the platform's.
     """
     ti = context["ti"]
-    this = {"dag_id": ti.dag_id, "run_id": ti.run_id}.items()
-    known = any(this <= job.results.get(key, {}).items() for key in (RUN, DRIVER))
-    if not known and context["dag_run"].run_type != STARTED_BY_A_TASK:
+    if not is_of_run(job, ti) and context["dag_run"].run_type != STARTED_BY_A_TASK:
         control.acting(who_started(ti, Way.AIRFLOW)).check_attach(job.job_id)
 
 

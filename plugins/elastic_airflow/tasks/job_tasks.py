@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
+from elastic_airflow.access.handed import Handed
 from elastic_airflow.access.old_logs import remove_old_logs
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
@@ -69,7 +70,8 @@ class SubmitJobOperator(ElasticOperator):
         control.ensure_segment_runs(job.job_id)  # it asks for its slots while the task that drives the job starts
         self.show_links(job)
         self.log.info("job %s: %d samples of work, %s", job.job_id, job.total_samples, job.target_reason)
-        return job.job_id
+        job_id: str = self.hand_over(context, job.job_id)
+        return job_id
 
     def _submit_form(self, control: HttpControl, context: Any) -> JobStatus:
         form = dict(context["params"])
@@ -80,7 +82,7 @@ class SubmitJobOperator(ElasticOperator):
         settings = Settings()
         entries = find_entries(settings.project, settings.tasks) if any_filled(form) else ()
         spec = spec_from_form(form, self.presets, entries)
-        return record_job(control, context, spec.model_dump(mode="json"), job_id, form.get(WARM_START))
+        return record_job(control, context, spec.model_dump(mode="json"), job_id, form.get(WARM_START), self.retries)
 
 
 class _AfterTraining(ElasticOperator):
@@ -88,7 +90,7 @@ class _AfterTraining(ElasticOperator):
 
     template_fields: Sequence[str] = ("job_id",)
 
-    def __init__(self, *, job_id: Any, **kwargs: Any) -> None:
+    def __init__(self, *, job_id: str | Handed, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job_id = job_id
 
@@ -147,7 +149,7 @@ class RegisterOperator(_AfterTraining):
 
     def __init__(
         self, *, compare: bool = False, margin: float = 0.0, alpha: float | None = None, hold: bool = False,
-        data_sha256: str | None = None, **kwargs: Any,
+        data_sha256: str | Handed | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.compare, self.margin, self.alpha, self.hold = compare, margin, alpha, hold
@@ -171,7 +173,7 @@ class RegisterOperator(_AfterTraining):
         if (before.get("model"), before.get("version")) == (name, str(version)):
             stays = "the champion stays as it is; `elastic models promote` makes it another"
             self.log.info("model %s version %s was registered before: %s", name, version, stays)
-            return dict(before)
+            return self._handed_over(context, before)
         against, better = "", False
         verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
@@ -184,7 +186,11 @@ class RegisterOperator(_AfterTraining):
         self.log.info("model %s version %s: %s", name, version, verdict)
         outcome = {"model": name, "version": str(version), "verdict": verdict, "better": better, "against": against}
         control.record_results(job.job_id, {"registration": outcome})
-        return outcome
+        return self._handed_over(context, outcome)
+
+    def _handed_over(self, context: Any, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        returned: dict[str, Any] = self.hand_over(context, dict(outcome))
+        return returned
 
     def _measured(
         self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion

@@ -17,7 +17,9 @@ from pandas import DataFrame
 from elastic_airflow.retraining.data_snapshot import Snapshot
 from elastic_airflow.retraining.drift_check import Drift
 from elastic_airflow.retraining.factory import retraining_dag
+from elastic_airflow.retraining.handed_parts import HandedSnapshot
 from elastic_core.errors import UserError
+from tests.airflow.doubles import FakeTask
 from tests.builders import a_spec
 
 SPEC = a_spec().model_dump(mode="json")
@@ -49,7 +51,7 @@ def test_drift_snapshot_and_approval_have_their_places() -> None:
     register = dag.get_task("register")
     assert (register.margin, register.alpha, register.hold, register.compare) == (0.01, 0.05, True, True)
     assert "data_sha256" in register.template_fields
-    assert register.data_sha256 == "{{ ti.xcom_pull('snapshot')['sha256'] }}"
+    assert register.data_sha256 == HandedSnapshot("snapshot", "sha256")
     json.dumps(DagSerialization.to_dict(dag))
 
 
@@ -101,9 +103,10 @@ def test_what_only_a_run_knows_is_checked_by_the_run() -> None:
     assert retraining_dag("daily", templated, cron="@daily").has_task("plan")
 
 
+@pytest.mark.usefixtures("api")
 def test_a_backfill_is_refused_where_nothing_depends_on_its_interval() -> None:
     run = SimpleNamespace(run_type=DagRunType.BACKFILL)  # as a task's context has it: of an enum, not a word
-    context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": run}
+    context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": run, "ti": FakeTask("daily", task_id="plan")}
     with pytest.raises(AirflowFailException, match="a backfill trains on the data of its interval"):
         retraining_dag("daily", SPEC, cron="@daily").get_task("plan").execute(context)
     drift = Drift(sample=lambda _start, _end: DataFrame())  # it decides whether, not on what

@@ -16,7 +16,7 @@ from elastic_airflow.names import JOB_DAG, REFUSAL, RUN
 from elastic_airflow.tasks.job_tasks import SubmitJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.protocol.callers import Caller, Way
+from elastic_core.protocol.callers import UNKNOWN_USER, Caller, NoDirectory, Way
 from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeTask, a_context
 from tests.builders import FACTS, FakeJobRuns, a_cluster, a_spec
@@ -129,6 +129,22 @@ def test_the_jobs_own_run_and_one_that_the_platform_has_a_task_start_attach_to_i
     context = a_context(resumed, params={"job_id": olgas}, dag_run=by_a_task)
     assert SubmitJobOperator(task_id="submit", presets={}).execute(context) == olgas
     assert plane.job(olgas).results[RUN]["run_id"] == "olgas__resumed"
+
+
+def test_a_run_that_somebody_else_cleared_submits_nothing_in_the_name_of_whoever_started_it(
+    plane: LedgerControl, whose_marks: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been refused, and would now train on the quota of whoever started it."""
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (OLGAS,)}))
+    task = FakeTask(JOB_DAG, "refused", "submit", max_tries=501, try_number=2)
+    with pytest.raises(AirflowFailException, match=f"'{UNKNOWN_USER}' may not submit job 'refused'"):
+        submit({"preset": "digits"}, task)
+    assert plane.jobs() == []
+    assert whose_marks == [(JOB_DAG, "refused", "submit", -1)]
+    monkeypatch.setattr(NoDirectory, "marked", lambda *_: Caller(name="olga", way=Way.AIRFLOW))
+    assert plane.job(submit({"preset": "digits"}, task)).submitted_by == "dag:elastic_job"
+    task = FakeTask(JOB_DAG, "another", "submit", try_number=2)  # after a fault
+    assert submit({"preset": "digits"}, task) == "another"
 
 
 def test_a_refusal_is_left_for_whoever_asked(plane: LedgerControl) -> None:
