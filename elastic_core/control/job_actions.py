@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from elastic_core.control.ledger import reads, views
@@ -101,7 +102,17 @@ class JobActions:
     def promote(
         self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
     ) -> ChampionMoved:
+        if instead_of:
+            self._check_replaces(model, instead_of)
         return self._move_champion(model, version, reason, lambda one: one.promote(model, version, instead_of))
+
+    def _check_replaces(self, model: str, champion: str) -> None:
+        """Raises `Forbidden` where the champion is of a job in whose queue the caller has no say. One that no job of
+        the ledger has made is nobody's."""
+        if self._ledger.read(lambda tx: audit_trail.is_made_by_a_job(tx, model, champion)):
+            about = partial(audit_trail.of_version, model=model, version=champion)
+            with audit_trail.asked(self._ledger, self._caller, Action.REPLACE, about, only_check=True):
+                pass
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
         return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))

@@ -11,7 +11,8 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from mlflow.entities import LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from elastic_core.errors import Conflict, InfrastructureError, UserError
+from elastic_core.errors import Conflict, Forbidden, InfrastructureError, UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
@@ -37,6 +38,7 @@ from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
+Move = Callable[[str, str, str], object]  # model, version, and that which it was judged against; empty: none
 MOST_RIVALS = 10  # how often another job may move the champion while one is judged
 
 
@@ -177,11 +179,12 @@ def promote_if_better(
     measure: Callable[[RegisteredVersion], Measured] | None = None,
     margin: float = 0.0,
     hold: bool = False,
+    move: Move | None = None,
 ) -> Decision:
     """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
 
     `margin`: better by less is not better. `hold`: the candidate gets the alias `challenger` instead, and whoever is
-    asked decides.
+    asked decides. So it does where `move`, which moves the alias, raises `Forbidden`: the champion is somebody else's.
 
     Both must have been measured on the same held-out data: `measure` does that to a champion, again to each that there
     is by then. Without it, and for a champion of no known checkpoint, the metrics that it was registered with are used.
@@ -208,9 +211,13 @@ def promote_if_better(
             name_challenger(registry, name, version)
             return judged
         try:
-            move_champion(registry, name, version, instead_of="" if holder is None else holder.version)
+            (move or partial(move_champion, registry))(name, version, "" if holder is None else holder.version)
         except Conflict:
             continue
+        except Forbidden as refusal:
+            name_challenger(registry, name, version)
+            better = judged.reason.removesuffix(": promoted")
+            return replace(judged, promoted=False, reason=f"{better}, and stays a challenger: {refusal}")
         decision = judged  # unless a move that crossed it on the way is found at the next look
     raise InfrastructureError(
         f"The champion of {name} changed {MOST_RIVALS} times while version {version} was judged. It is tried again."

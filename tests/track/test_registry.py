@@ -22,7 +22,7 @@ from mlflow import MlflowClient
 
 from elastic_airflow.tasks.job_tasks import RegisterOperator
 from elastic_core.domain import to_json
-from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.errors import CorruptCheckpoint, Forbidden, UserError
 from elastic_core.protocol.process_groups import CODE, PinnedCode
 from elastic_core.protocol.records import DATA_SHA256
 from elastic_core.settings import Settings
@@ -304,6 +304,28 @@ def test_a_better_one_that_is_held_is_challenger_until_it_is_promoted(trained):
     assert promote(settings, name, "2").before == "1"
     assert champion(trained, settings, name).version == "2"
     assert "challenger" not in client.get_registered_model(name).aliases
+
+
+def test_a_better_one_whose_submitter_may_not_replace_the_champion_is_challenger(trained):
+    name, settings = trained.name, trained.settings
+    for step, accuracy in ((10, 0.5), (20, 0.6)):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": accuracy})
+    promote(settings, name, "1")
+    asked = []
+
+    def refused(*move):
+        asked.append(move)
+        raise Forbidden("'ben' may not replace version 1")
+
+    decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.6}, move=refused)
+    assert asked == [(name, "2", "1")]
+    assert (decision.promoted, decision.against) == (False, "1")
+    better = "version 2 (accuracy 0.6) is better than version 1 (accuracy 0.5)"
+    assert str(decision) == f"{better}, and stays a challenger: 'ben' may not replace version 1"
+    client = MlflowClient(settings.tracking_uri())
+    assert champion(trained, settings, name).version == "1"
+    assert client.get_model_version_by_alias(name, "challenger").version == "2"
 
 
 def test_champion_is_the_first_then_only_a_better_one(trained):

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from elastic_core.domain import Layout
-from elastic_core.protocol.records import CheckpointRecord, JobStatus
+from elastic_core.protocol.callers import OnBehalf
+from elastic_core.protocol.records import ChampionMoved, CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
 from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track.champions.registry_champions import RegistryChampions
 from examples.digits import Digits
 from tests.track.story import SPEC, STATUS
 
@@ -62,6 +64,13 @@ class TrainedJob:
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self.records
+
+    def acting(self, on_behalf: OnBehalf) -> TrainedJob:
+        """Whoever it is: they may."""
+        return self
+
+    def promote(self, model: str, version: str, reason: str, instead_of: str | None) -> ChampionMoved:
+        return RegistryChampions(self.settings).promote(model, version, instead_of)
 
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         self.results.update(results)

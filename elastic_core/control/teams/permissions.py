@@ -35,6 +35,7 @@ class Action(StrEnum):
     SET_ASIDE = "set aside"
     TAKE_BACK = "take back"
     PROMOTE = "promote"
+    REPLACE = "replace"  # a champion, by another version
     IMPORT = "import history"
     ROTATE = "rotate secrets"
 
@@ -48,7 +49,7 @@ class About:
     queue: QueueSpec | None = None
     submitted_by: str | None = None  # of a job that exists
     priority: int = 0  # that a job is to be submitted with, or to get
-    registered: bool = False  # of a checkpoint: it is a version of a model
+    registered: bool = False  # it is a version of a model, or its checkpoint
 
 
 def check(caller: Caller, action: Action, about: About) -> None:
@@ -74,8 +75,8 @@ def _problem(caller: Caller, action: Action, about: About) -> str | None:
         return _priority_problem(queue, about.priority)
     if action is Action.SET and (problem := _priority_problem(queue, about.priority)):
         return problem
-    if action is Action.WARM_START and about.registered:
-        return None
+    if action in (Action.WARM_START, Action.REPLACE) and about.registered:
+        return None  # a queue's models are its members'
     if is_open or (about.submitted_by is not None and about.submitted_by == caller.name):
         return None
     whose = f"{about.submitted_by!r} submitted it" if about.submitted_by else "nobody is known to have submitted it"

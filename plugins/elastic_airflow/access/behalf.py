@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_airflow.access.dag_runs import MARKED
 from elastic_airflow.access.retries import cleared
-from elastic_core.protocol.callers import OnBehalf, Way
+from elastic_core.protocol.callers import HOST_SUFFIX, UNKNOWN_USER, OnBehalf, Way
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.protocol.records import JobStatus
     from elastic_core.spec import JobSpec
 
 
@@ -26,6 +27,14 @@ def who_marked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> O
 def who_approved(ti: Any, task_id: str) -> OnBehalf:
     """Whoever answered that task, of the run of this one, which asks a person."""
     return OnBehalf(way=Way.AIRFLOW, run=(ti.dag_id, ti.run_id), approved=task_id)
+
+
+def who_submitted(job: JobStatus) -> OnBehalf:
+    """Whoever submitted the job; of one of which that is not known, somebody with nobody's rights."""
+    name = job.submitted_by or UNKNOWN_USER
+    if name.endswith(HOST_SUFFIX):
+        return OnBehalf(way=Way.AIRFLOW, host_user=name)
+    return OnBehalf(way=Way.AIRFLOW, user=name)
 
 
 def check_who_cleared(

@@ -215,6 +215,10 @@ def _actions(audit: Sequence[AuditRecord]) -> dict[str, tuple[ActionShown, ...]]
     return {job_id: tuple(actions) for job_id, actions in by_job.items()}
 
 
+def _registered(model: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (f"{model['model']} version {model['version']}", model.get("verdict"))))
+
+
 def action_shown(record: AuditRecord) -> ActionShown:
     return ActionShown(
         at=record.at, actor=record.actor, way=record.way, action=record.action, done=record.done, detail=record.detail
@@ -274,7 +278,7 @@ def job_shown(
         error=job.error,
         notes=job.notes,
         evaluation=finite(held_out(job.results)),
-        model=f"{model['model']} version {model['version']}" if model else None,
+        model=_registered(model) if model else None,
         run=(driver["dag_id"], driver["run_id"]) if driver else None,
         tracker_url=tracker_url(job, settings),
         submitted_by=job.submitted_by,

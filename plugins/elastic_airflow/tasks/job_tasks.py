@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from elastic_airflow.access import dag_runs
-from elastic_airflow.access.behalf import who_marked
+from elastic_airflow.access.behalf import who_marked, who_submitted
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.handed import Handed
 from elastic_airflow.access.old_logs import remove_old_logs
@@ -180,13 +180,19 @@ class RegisterOperator(_AfterTraining):
             measure = partial(self._measured, settings, control, job) if self.compare else None
             mode = job.facts.metric_mode
             decision = model_registry.promote_if_better(
-                control, settings, name, version, metric, mode, metrics, measure, self.margin, self.hold
-            )
+                control, settings, name, version, metric, mode, metrics, measure, self.margin, self.hold,
+                partial(self._take_over, control, job),
+            )  # fmt: skip
             better, verdict, against = decision.promoted, str(decision), decision.against
         self.log.info("model %s version %s: %s", name, version, verdict)
         outcome = {"model": name, "version": str(version), "verdict": verdict, "better": better, "against": against}
         control.record_results(job.job_id, {"registration": outcome})
         return self._handed_over(context, outcome)
+
+    def _take_over(self, control: HttpControl, job: JobStatus, name: str, version: str, instead_of: str) -> None:
+        """The alias moves for whoever submitted the job, by the rule of queues, and that is on record."""
+        against = f"better than version {instead_of}" if instead_of else "the first champion"
+        control.acting(who_submitted(job)).promote(name, version, f"{against}, as registered", instead_of)
 
     def _handed_over(self, context: Any, outcome: Mapping[str, Any]) -> dict[str, Any]:
         returned: dict[str, Any] = self.hand_over(context, dict(outcome))

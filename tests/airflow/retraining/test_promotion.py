@@ -103,6 +103,21 @@ def test_what_was_compared_with_another_champion_is_not_promoted_by_approving(
     assert promote(against="9") == "2"
 
 
+def test_who_has_no_say_in_the_queue_of_the_champions_job_does_not_replace_it(
+    answered: Answered, champions: KeptChampions, plane: LedgerControl
+) -> None:
+    """The model that it judged itself against is another team's."""
+    speech = QueueSpec(name="speech", owners=("sue",))
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM, speech)}))
+    plane.acting(Caller(name="sue", way=Way.REST)).submit("sues-1", a_spec("cats", queue="speech"), FACTS)
+    plane.record_results("sues-1", {"registered_versions": {"cats/1": {"uri": "ckpt/1", "metrics": {}, "at": 0.5}}})
+    with pytest.raises(Forbidden, match="'ann' may not replace version 1 of model 'cats' of queue 'speech'"):
+        promote(against="1")
+    assert champions.champions["cats"] == ["1"]
+    refused = plane.audit_records(limit=1)[0]
+    assert (refused.actor, refused.action, refused.job_id, refused.done) == ("ann", "replace", "sues-1", False)
+
+
 @pytest.mark.parametrize(("word", "left"), [("Approve", {"challenger": "2"}), ("Reject", {})])
 def test_a_rejected_model_waits_no_longer(
     mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, left: dict[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ def test_what_each_role_may_do_in_a_teams_queue(
         assert may(who, action, about(TEAM, submitted_by=who.name)) is acts_on_own, action
         assert may(who, action, about(TEAM, submitted_by="zoe")) is acts_on_others, action
         assert may(who, action, about(TEAM, submitted_by=None)) is acts_on_others, action
+    registered = replace(about(TEAM, submitted_by="zoe"), registered=True)
+    assert may(who, Action.WARM_START, registered) is submits
+    assert may(who, Action.REPLACE, registered) is submits
     for action in (Action.SET_POLICY, Action.SET_CLUSTER):
         assert may(who, action, about(None)) is acts_on_the_pool, action
 
