@@ -24,6 +24,9 @@ _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
 BEHIND = 10  # of nice's 19
 AUTOGROUP_TRIES = 50
+PATIENCE_SECONDS = 1.0  # that a subreaper is kept from reaping, while what descends from it is ended
+TOLD_SECONDS = 60.0  # between words of descendants that do not end
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,7 @@ class ProcessId(NamedTuple):
     def of(pid: int) -> ProcessId | None:
         """The process that has this pid now; None when there is none, or only its zombie."""
         stat = _stat(pid)
-        return ProcessId(pid, int(stat[19])) if stat and stat[0] not in ("Z", "X") else None
+        return ProcessId(pid, int(stat[19])) if stat and not _ended(stat) else None
 
     @staticmethod
     def current() -> ProcessId:
@@ -112,6 +115,11 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
+def _ended(stat: Sequence[str]) -> bool:
+    """A zombie. Where other threads are left than the main one, it lives on in them."""
+    return stat[0] in ("Z", "X") and int(stat[17]) <= 1
+
+
 def send(pid: int, signum: int) -> None:
     with suppress(ProcessLookupError):  # it has ended by itself: what was wanted
         os.kill(pid, signum)
@@ -139,13 +147,96 @@ def _pids() -> Iterator[int]:
 
 def children(parent: int) -> list[int]:
     """Direct children, zombies excluded."""
-    stats = ((pid, _stat(pid)) for pid in _pids())
-    return [pid for pid, stat in stats if stat and int(stat[1]) == parent and stat[0] not in ("Z", "X")]
+    return [pid for pid in sorted(_listed_children(parent)) if ProcessId.of(pid) is not None]
 
 
 def in_session(leader: int, parent: int) -> list[int]:
-    """Direct children of `parent` in the session that `leader` opened, zombies excluded."""
-    return [pid for pid in children(parent) if (stat := _stat(pid)) and int(stat[3]) == leader]
+    """Direct children of `parent` in the session that `leader` opened, zombies that it has not reaped yet among them:
+    where it looks itself, and finds none, nothing of that session lives."""
+    return [pid for pid in sorted(_listed_children(parent)) if (stat := _stat(pid)) and int(stat[3]) == leader]
+
+
+def _listed_children(parent: int) -> set[int]:
+    """Direct children, zombies among them, by the kernel's own list, which is read in microseconds.
+
+    A look through all of /proc takes milliseconds, and does not meet a process that lives for less.
+    """
+    if not LISTS_CHILDREN:
+        return {pid for pid in _pids() if (stat := _stat(pid)) and int(stat[1]) == parent}
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
+    return found
+
+
+def _kill_children(parent: int) -> set[int]:
+    """SIGKILL all that are listed now; their pids."""
+    listed = _listed_children(parent)
+    for pid in listed:
+        with suppress(ProcessLookupError, PermissionError):  # ended; another user's, by a program that is setuid
+            os.kill(pid, signal.SIGKILL)
+    return listed
+
+
+def end_descendants() -> None:
+    """SIGKILL whatever descends from this process, which adopts it (`adopt_orphans`), and reap it. Returns when nothing
+    of it is left. For a process of one thread that has SIGCHLD blocked.
+
+    Who has a SIGKILL pending forks no more. So a chain, each of whose members forks the next and ends, is at its end
+    once one of them is met in time: as long as there are new ones, the next look follows at once. SIGSTOP before that
+    would win nothing, and others could undo it. What cannot be killed is waited for.
+    """
+    known: set[int] = set()
+    tell_at = time.monotonic() + TOLD_SECONDS
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        listed = _kill_children(os.getpid())
+        if listed <= known:
+            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+        known = listed
+        if time.monotonic() >= tell_at:
+            tell_at += TOLD_SECONDS
+            log.warning(f"processes {_first(listed)} do not end, though they are killed again and again")
+
+
+def end_subreaper(subreaper: ProcessId) -> str:
+    """SIGKILL what descends from a process that adopts orphans, then that process. Why it lives on, where it does: it
+    alone knows what descends from it.
+
+    It is stopped meanwhile. While nobody reaps, its list of children only grows: where all of one look are zombies, and
+    the next finds no other, nothing lives.
+    """
+    subreaper.send(signal.SIGSTOP)
+    deadline, dead, stopped = time.monotonic() + PATIENCE_SECONDS, set[int](), False
+    while True:
+        was_stopped, stopped = stopped, subreaper.stopped()
+        listed = _kill_children(subreaper.pid)
+        if not subreaper.alive():
+            return ""
+        if was_stopped and stopped and listed <= dead:
+            subreaper.send(signal.SIGKILL)
+            return ""
+        now_dead = {pid for pid in listed - dead if ProcessId.of(pid) is None}
+        if time.monotonic() >= deadline:
+            break
+        if not now_dead:
+            time.sleep(0.005)
+        dead = dead | now_dead if stopped else set()
+    subreaper.send(signal.SIGCONT)
+    return (
+        f"processes {_first(listed - dead)} descend from it and do not end" if stopped else "SIGSTOP does not stop it"
+    )
+
+
+def _first(pids: set[int], most: int = 5) -> str:
+    more = f" and {len(pids) - most} more" if len(pids) > most else ""
+    return ", ".join(map(str, sorted(pids)[:most])) + more
 
 
 def mark_memory(variable: str, value: str) -> None:

@@ -21,7 +21,7 @@ from elastic_core.host.messages import (
     WorkerProcesses,
     WorkersByRank,
 )
-from elastic_core.host.process import kill_marked
+from elastic_core.host.process import end_subreaper, kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.host.worker_user.deep_folders import remove_tree
@@ -34,7 +34,7 @@ from elastic_core.settings import Settings
 log = logging.getLogger(__name__)
 
 _EPOCH = re.compile("[0-9]{1,18}")  # as the ledger counts them: other names are none
-STUCK_SECONDS = 15.0  # past the grace, before an agent that should have killed its workers is killed itself
+STUCK_SECONDS = 15.0  # past the grace, before an agent that should have killed its workers is ended with them
 
 
 class GroupFolders:
@@ -48,18 +48,19 @@ class GroupFolders:
         """The group's status; None when none was ever started here under this origin epoch, or it was forgotten.
 
         A group whose agent died without a word is reported here: what its workers left behind is killed, and exit.json
-        says so once nothing is left. Whose order cannot be read has no segment to name ("").
+        says so once nothing is left. Whose order is away or cannot be read has no segment to name (""): workers may
+        replace it, and so hide it.
         """
         folder = RunDir.of(self.home, origin_epoch)
-        agent, segment_id = folder.read(AgentProcess), _segment_id(folder)
-        if agent is None or segment_id is None:
+        agent = folder.read(AgentProcess)
+        if agent is None:
             return None
         report = folder.exit_report()
         if report is None and not agent.process.alive():
             report = folder.exit_report() or self._report_orphaned_exit(folder, agent)  # it may have ended just now
         return GroupStatus(
             origin_epoch=origin_epoch,
-            segment_id=segment_id,
+            segment_id=_segment_id(folder),
             alive=report is None,
             exit=report,
             ended_at=folder.ended_at() if report else None,
@@ -101,12 +102,21 @@ class GroupFolders:
             return
         request = folder.read(GroupStop)
         if request and not request.before_agent and now > request.kill_at + STUCK_SECONDS:
-            agent.process.send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
+            self._end_stuck(origin_epoch, agent)
             return
         kill_at = min(now + grace_seconds, request.kill_at) if request else now + grace_seconds
         kill_at = now if request and request.before_agent else kill_at  # the time of an agent that hangs begins now
         folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
         agent.process.send(signal.SIGTERM)
+
+    def _end_stuck(self, origin_epoch: int, agent: AgentProcess) -> None:
+        """End what it should have ended, then the agent, which was stopped or is wedged. While something is left it
+        lives, and with it the group: what is hidden from `kill_marked` would be nobody's, on slots that are free."""
+        why = end_subreaper(agent.process)
+        if why:
+            log.error(
+                f"the group of epoch {origin_epoch} keeps its slots, and its agent (pid {agent.pid}) goes on: {why}"
+            )
 
     def forget(self, origin_epoch: int) -> None:
         """Remove the files of a dead group, its token first. Logs and exit.json stay: it never starts again."""
@@ -173,11 +183,11 @@ def _logs_by_rank(folder: RunDir) -> tuple[int, ...]:
     return tuple(range(len(list((folder.path / "logs").glob("rank*.log")))))
 
 
-def _segment_id(folder: RunDir) -> str | None:
-    """Of the order in force, which the group's rank 0 writes; "" where that cannot be read, None without one."""
+def _segment_id(folder: RunDir) -> str:
+    """Of the order in force, which the group's rank 0 writes; "" without one that can be read."""
     try:
         order = folder.read(OrderInForce)
     except InfrastructureError as error:
         log.warning(str(error))
         return ""
-    return order.segment_id if order else None
+    return order.segment_id if order else ""

@@ -134,15 +134,7 @@ class Group:
     def end_strays(self) -> None:
         """Kill what is left of the workers' descendants; the kernel made us their parent. Returns when all are gone."""
         self._kill()
-        while True:
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                return
-            for pid in process.children(os.getpid()):
-                process.send(pid, signal.SIGKILL)
-            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+        process.end_descendants()
 
     def end_stopped(self, now: float) -> None:
         """End members that a signal stopped for longer than the grace: the others wait for them in a collective, and

@@ -82,6 +82,20 @@ def test_a_group_whose_files_cannot_be_read_is_taken_for_alive_and_the_others_ar
     assert [(group.origin_epoch, group.alive) for group in groups] == [(1, True), (2, False)]
 
 
+def test_a_group_is_listed_as_long_as_its_agent_lives_though_its_order_is_away(tmp_path: Path) -> None:
+    """Workers, who may replace the order, may move it aside between the agent's looks, whenever others look."""
+    groups, folder = GroupFolders(settings(tmp_path)), RunDir.of(tmp_path, 1)
+    folder.create()
+    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "allocation": {"slots": []}})
+    folder.write(AgentProcess(*ProcessId.current()))
+    (folder.path / ORDER).rename(folder.path / "aside")
+    assert [(group.origin_epoch, group.segment_id, group.alive) for group in groups.groups()] == [(1, "", True)]
+    groups.forget(1)
+    assert folder.read(AgentProcess) is not None
+    (folder.path / "aside").rename(folder.path / ORDER)
+    assert [(group.origin_epoch, group.segment_id) for group in groups.groups()] == [(1, "job-a__seg_0")]
+
+
 READ_AS_NOBODY = """
 import os
 from pathlib import Path

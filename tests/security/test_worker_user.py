@@ -197,6 +197,23 @@ def test_a_group_that_says_by_itself_that_it_is_over_is_not_believed(home: Path,
     assert wait_until_dead(launcher).exit.exit_codes == (0, 0)
 
 
+def test_a_group_whose_order_is_hidden_whenever_others_look_is_stopped_all_the_same(
+    home: Path, user: WorkerUser
+) -> None:
+    launcher = scripted(home, "stubborn")
+    launcher.start(order())
+    workers, folder, agent = wait_until_ready(launcher), RunDir.of(home, 7), agent_of(launcher)
+    agent.send(signal.SIGSTOP)  # between two of its looks
+    run_as(user, f"cd {folder.path} && mv order.json aside")
+    hidden = launcher.groups()
+    run_as(user, f"cd {folder.path} && mv aside order.json")
+    agent.send(signal.SIGCONT)
+    assert [(group.origin_epoch, group.alive) for group in hidden] == [(7, True)]
+    launcher.stop(7, grace_seconds=0)
+    wait_until_dead(launcher)
+    assert not any(worker.alive() for worker in workers)
+
+
 def test_a_users_stray_cannot_hide_from_the_end_of_its_group(home: Path) -> None:
     launcher = scripted(home, "daemon,sleep")
     launcher.start(order())

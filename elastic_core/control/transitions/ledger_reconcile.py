@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import inf
 
 from sqlalchemy import select
 
@@ -23,6 +24,7 @@ from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGr
 
 REPORT_SECONDS = 20.0  # that the agent of a dead group has for its own report, which knows more than we do
 ROUNDS_BEFORE_A_NOTE = 3  # of slots that were held for a whole lease while nobody started anything on them
+LASTING_SECONDS = 120.0  # past the grace, after which processes that have not ended are told of
 START_SECONDS = 30.0  # that an order from before a fence may take until its processes are on their host's list
 
 
@@ -44,7 +46,8 @@ def reconcile_ledger(
     for lease in tx.session.scalars(live).all():
         action = _reconcile_lease(tx, lease, known.get(lease.origin_epoch), as_of)
         actions += [action] if action else []
-    return Reconciled(stop=_without_lease(tx, groups), actions=tuple(actions))
+    stop, lasting = _without_lease(tx, groups)
+    return Reconciled(stop=tuple(stop), actions=(*actions, *lasting))
 
 
 def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None, as_of: float) -> str | None:
@@ -96,16 +99,24 @@ def _last_sign_of_life(tx: Tx, lease: LeaseRow) -> float:
     return max(lease.granted_at, beat.received_at if beat is not None else 0.0)
 
 
-def _without_lease(tx: Tx, groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
-    """Live groups without a lease in force; those that were fenced first get their time to stop by themselves."""
-    stop = []
+def _without_lease(tx: Tx, groups: Sequence[ProcessGroup]) -> tuple[list[int], list[str]]:
+    """Live groups without a lease in force; those that were fenced first get their time to stop by themselves. And of
+    those that have not ended since, which slots they keep."""
+    stop, lasting = [], []
     for group in groups:
         if not group.alive:
             continue
         lease = leases.live_of_origin(tx, group.origin_epoch, lock=False)  # heartbeats wait for nobody who looks
-        if lease is None or (lease.fenced_at is not None and tx.now - lease.fenced_at > tx.settings.grace_seconds):
+        over = inf if lease is None else tx.now - lease.fenced_at if lease.fenced_at is not None else 0.0
+        if over > tx.settings.grace_seconds:
             stop.append(group.origin_epoch)
-    return tuple(stop)
+        if lease is not None and over > tx.settings.grace_seconds + LASTING_SECONDS:
+            slots = ", ".join(leases.slot_id(slot) for slot in leases.allocation(lease).slots)
+            lasting.append(
+                f"{lease.segment_id}: its processes have not ended for {over:.0f} s since the end of epoch "
+                f"{lease.epoch}, which keeps {slots}"
+            )
+    return stop, lasting
 
 
 def active_segments(tx: Tx) -> tuple[str, ...]:

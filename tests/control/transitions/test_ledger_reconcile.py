@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.transitions.ledger_reconcile import ROUNDS_BEFORE_A_NOTE, START_SECONDS
+from elastic_core.control.transitions.ledger_reconcile import LASTING_SECONDS, ROUNDS_BEFORE_A_NOTE, START_SECONDS
 from elastic_core.control.transitions.removable import DAY, TURN_SECONDS, TURNS, ended_lately, removable
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Fenced, UserError
@@ -54,6 +54,24 @@ def test_expired_is_fenced_but_not_free(control: LedgerControl, life: Life, cloc
     control.process_group_gone(order.origin_epoch, ExitReport(kind="infrastructure", error="stopped by reconcile"))
     again = control.segment(order.segment_id)
     assert (again.state, again.attempt) == (SegmentState.GRANTED, 1)
+
+
+def test_processes_that_do_not_end_keep_their_slots_and_each_reconciliation_says_so(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    clock.advance(LEASE + 1)
+    control.reconcile([group(order)])
+    clock.advance(61)
+    assert control.reconcile([group(order)]).actions == (), "it is only now that they are asked to"
+    clock.advance(LASTING_SECONDS)
+    answer = control.reconcile([group(order)])
+    slots = ", ".join(f"{slot.node}:{slot.index}" for slot in order.allocation.slots)
+    assert answer.stop == (order.origin_epoch,)
+    assert answer.actions == (
+        f"job-a__seg_0: its processes have not ended for 181 s since the end of epoch 1, which keeps {slots}",
+    )
+    assert control.segment(order.segment_id).lease_live
 
 
 def test_nothing_expires_within_a_lease_life_after_the_control_plane_starts(
