@@ -473,6 +473,16 @@ def test_a_candidate_that_was_not_measured_is_not_promoted_and_it_is_said():
     assert "version 9 was not measured at accuracy, only at loss" in decision.reason
 
 
+@pytest.mark.parametrize("compared", [None, {"loss": 0.3}])
+def test_a_champion_that_was_not_measured_at_the_metric_stays_and_it_is_said(compared):
+    champion = RegisteredVersion(
+        name="a", version="1", job_id="j", step=1, checkpoint_uri="u", metrics={"loss": 0.2}
+    )  # fmt: skip
+    decision = judge("9", "anything", "max", {"anything": 1e9}, champion, compared)
+    assert (decision.promoted, decision.against) == (False, "1")
+    assert "version 1, the champion, was not measured at it, only at loss: the champion stays" in decision.reason
+
+
 def test_a_loop_that_does_not_say_how_its_model_is_made_cannot_be_registered(trained):
     trained.checkpoint(10)
     trained.entry_point = "tests.track.loops:bare"

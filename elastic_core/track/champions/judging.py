@@ -71,7 +71,16 @@ def judge(
         return Decision(promoted=False, reason=f"version {candidate} has {metric} {new}: not promoted")
     if holder is None:
         return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
-    old = (holder.metrics if holder_metrics is None else holder_metrics).get(metric, math.nan)
+    known = holder.metrics if holder_metrics is None else holder_metrics
+    if metric not in known:
+        measured = ", ".join(sorted(known)) or "nothing"
+        return Decision(
+            promoted=False,
+            reason=f"version {candidate} has {metric} {new:.6g}, and version {holder.version}, the champion, was not "
+            f"measured at it, only at {measured}: the champion stays. Measure both at one metric, or promote by hand",
+            against=holder.version,
+        )
+    old = known[metric]
     gain = old - new if mode == "min" else new - old
     better = not math.isfinite(old) or (gain > 0 and gain >= margin)
     words = "is better than" if better else "is not better than"
