@@ -66,6 +66,7 @@ class LedgerTrigger(BaseTrigger):
                 event = await self.next_event()
             except AWAY as error:
                 self.log.warning("the control API is away (%s); asking again in %.0f s", error, backoff)
+                self.cache.reconnect()
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
                 continue
@@ -121,6 +122,7 @@ class LedgerTrigger(BaseTrigger):
                 if time.monotonic() > until:
                     self.log.error("what the user asked of segment %s was not done: %s", self.segment_id, error)
                     raise
+                self.cache.reconnect()
                 await asyncio.sleep(POLL_SECONDS)
 
     def _check_due(self, every_seconds: float | None = None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from math import inf
@@ -468,6 +469,37 @@ def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerCo
         return await asyncio.wait_for(event, 20)
 
     assert asyncio.run(story()).payload == {"happened": "job digits-1 is failed"}
+
+
+def test_a_trigger_that_has_not_reached_the_ledger_once_finds_it_where_the_connection_says_next(
+    job: str, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_airflow.access.hooks.TRIGGER_PATIENCE_SECONDS", 0.1)
+    connection = os.environ["AIRFLOW_CONN_ELASTIC_CONTROL"]
+    monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", connection.replace(f":{api.port}/", ":9/"))
+
+    async def story() -> TriggerEvent:
+        trigger = GrantTrigger("", SEGMENT, ends_task=True)
+        trigger.task_instance = FakeTask(*RUN)  # type: ignore[assignment]
+        event = asyncio.create_task(_first_event(trigger))
+        await asyncio.sleep(0.5)
+        assert not event.done()
+        monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", connection)
+        return await asyncio.wait_for(event, 20)
+
+    assert isinstance(asyncio.run(story()), TaskSuccessEvent)
+
+
+def test_each_event_loop_has_a_cache_of_its_own_even_where_another_one_had_its_id() -> None:
+    async def cache() -> ActiveJobsCache:
+        found = ActiveJobsCache.of("elastic_control")
+        assert ActiveJobsCache.of("elastic_control") is found
+        assert not hasattr(found, "used_before")
+        found.used_before = True  # type: ignore[attr-defined]
+        return found
+
+    for _ in range(50):
+        asyncio.run(cache())
 
 
 @pytest.mark.usefixtures("hog")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
 from elastic_airflow.access.hooks import ElasticHook
 from elastic_core.protocol.records import JobStatus
@@ -22,7 +23,7 @@ MAX_AGE = 0.8
 class ActiveJobsCache:
     """The active jobs, by id, as the ledger had them a moment ago. One for each connection of an event loop."""
 
-    _by_connection: ClassVar[dict[tuple[int, str], ActiveJobsCache]] = {}
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, ActiveJobsCache]]] = WeakKeyDictionary()
 
     def __init__(self, conn_id: str) -> None:
         self.conn_id = conn_id
@@ -34,8 +35,7 @@ class ActiveJobsCache:
 
     @classmethod
     def of(cls, conn_id: str) -> ActiveJobsCache:
-        key = (id(asyncio.get_running_loop()), conn_id)
-        return cls._by_connection.setdefault(key, cls(conn_id))
+        return cls._of_loops.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, cls(conn_id))
 
     async def control(self) -> HttpControl:
         async with self._lock:
@@ -57,10 +57,12 @@ class ActiveJobsCache:
             self._failure = None
         except Exception as error:  # noqa: BLE001 - kept for a moment, and raised to everybody who asks
             self._failure = error
-            self._control = (
-                None  # not closed, others may be using it; the connection is read anew: its secret may be new
-            )
+            self.reconnect()
         self._read_at = time.monotonic()
+
+    def reconnect(self) -> None:
+        """Read Airflow's connection anew at the next request: its address or its secret may be another now."""
+        self._control = None  # not closed: others may be using it
 
     async def _connected(self) -> HttpControl:
         if self._control is None:
