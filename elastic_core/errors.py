@@ -73,6 +73,12 @@ class InfrastructureError(ElasticError):
     exit_code = 6
 
 
+class TooMany(InfrastructureError):
+    """More is asked for than is taken at once: the same request is taken a moment later."""
+
+    http_status = 429
+
+
 class CorruptCheckpoint(InfrastructureError):
     """A checkpoint's bytes are not what its manifest says. The one before it is used, and it is said."""
 

@@ -42,8 +42,8 @@ PREPARE elastic_look AS SELECT json_build_object(
         FROM (SELECT epoch, count(*) AS n FROM observations GROUP BY epoch) AS counted),
     'absent', (SELECT json_agg(s.id) FROM slots s JOIN nodes n ON n.name = s.node
         WHERE NOT n.present OR s.index >= n.num_slots),
-    'aside', (SELECT json_object_agg(name, set_aside_at) FROM nodes
-        WHERE set_aside_at IS NOT NULL AND leaves_at IS NULL),
+    'aside', (SELECT json_object_agg(name, json_build_object('since', set_aside_at, 'goes', leaves_at)) FROM nodes
+        WHERE set_aside_at IS NOT NULL),
     'version', (SELECT version FROM scheduling), 'decided', (SELECT decided_version FROM scheduling),
     'decisions', (SELECT max(id) FROM decisions)
 )
@@ -63,7 +63,7 @@ class Picture:
     beats: Mapping[int, int]
     observed: Mapping[int, int]
     absent: frozenset[str]
-    aside: Mapping[str, float]  # nodes that are set aside, with no time at which they go -> since when
+    aside: Mapping[str, Row]  # nodes that are set aside -> since when, and when they go, where that is known
     version: int
     decided: int
     last_decision: int
@@ -264,14 +264,20 @@ def _progress(before: Picture, now: Picture) -> Iterator[Violation]:
 
 
 def _grants(before: Picture, now: Picture) -> Iterator[Violation]:
-    """No lease begins, or goes on under another epoch, for a job that is paused, or on a node that is set aside."""
+    """No lease begins, or goes on under another epoch, for a job that is paused, or on a node that is set aside.
+
+    Where it is known until when the node is there, the same processes may go on.
+    """
     for epoch in now.leases.keys() - before.leases.keys():
         lease = now.leases[epoch]
         was, job = before.jobs.get(lease["job"], {}), now.jobs[lease["job"]]
         if job["paused"] is not None and was.get("paused") == job["paused"]:
             yield Violation(None, f"{job['id']} got epoch {epoch} while it was paused")
         for node in sorted({slot["node"] for slot in lease["slots"]}):
-            if node in now.aside and before.aside.get(node) == now.aside[node]:
+            aside = now.aside.get(node)
+            if aside is None or (aside["goes"] is not None and lease["origin"] != epoch):
+                continue
+            if before.aside.get(node) == aside:
                 yield Violation(None, f"{job['id']} got epoch {epoch} on {node}, which was set aside")
 
 

@@ -11,17 +11,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from threading import Lock
 
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import TooMany
 
 SECONDS = 120.0
 MOST = 1_000  # commits within that: eight a second, where a checkpoint takes a fair part of that to write
 SHARE_BYTES = 64 * 2**10  # of fingerprints, that a commit has; each as much again counts as a further one
-
-
-class TooOften(InfrastructureError):
-    """The same commit is taken later."""
-
-    http_status = 429
 
 
 @dataclass(slots=True)
@@ -40,12 +34,12 @@ class CommitPace:
         self._jobs: dict[str, _Lately] = {}
 
     def check(self, job_id: str, now: float, *, final: bool) -> None:
-        """Raises `TooOften`. One that ends its segment waits for none of the others."""
+        """Raises `TooMany`. One that ends its segment waits for none of the others."""
         with self._lock:
             self._forget_old(now)
             total = self._jobs[job_id].total if job_id in self._jobs else 0
         if total >= (2 * MOST if final else MOST):
-            raise TooOften(
+            raise TooMany(
                 f"job {job_id!r} has committed {total} checkpoints within {SECONDS:g} s, where one with more than "
                 f"{SHARE_BYTES} bytes of fingerprints counts for several; allowed are {MOST}. This one is taken once "
                 "there are fewer: take checkpoints less often (checkpoints.interval_seconds, .interval_steps)"

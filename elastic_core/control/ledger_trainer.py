@@ -54,10 +54,6 @@ class LedgerTrainer:
         self._sent_at = sent_at
 
     @property
-    def job_id(self) -> str:
-        return self._claims.job_id
-
-    @property
     def identity(self) -> tuple[str, bool]:
         """Its job's processes, or the agents that watch them: over all segments."""
         return self._claims.job_id, self._claims.agent

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 def stand_back() -> None:
     """From now on this process, and what it executes, leaves the cores to others: of its session, where the kernel
-    groups by it. A whole session stands back by `launch.worker_group`, which has it to itself."""
+    groups by it. A whole session stands back by `give_way`."""
     os.nice(BEHIND)
 
 
@@ -145,11 +145,6 @@ def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def children(parent: int) -> list[int]:
-    """Direct children, zombies excluded."""
-    return [pid for pid in sorted(_listed_children(parent)) if ProcessId.of(pid) is not None]
-
-
 def in_session(leader: int, parent: int) -> list[int]:
     """Direct children of `parent` in the session that `leader` opened, zombies that it has not reaped yet among them:
     where it looks itself, and finds none, nothing of that session lives."""
@@ -215,10 +210,10 @@ def end_subreaper(subreaper: ProcessId) -> str:
     subreaper.send(signal.SIGSTOP)
     deadline, dead, stopped = time.monotonic() + PATIENCE_SECONDS, set[int](), False
     while True:
+        if not subreaper.alive():  # whoever has its number now has children of its own
+            return ""
         was_stopped, stopped = stopped, subreaper.stopped()
         listed = _kill_children(subreaper.pid)
-        if not subreaper.alive():
-            return ""
         if was_stopped and stopped and listed <= dead:
             subreaper.send(signal.SIGKILL)
             return ""

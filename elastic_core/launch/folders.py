@@ -104,8 +104,9 @@ class GroupFolders:
         if request and not request.before_agent and now > request.kill_at + STUCK_SECONDS:
             self._end_stuck(origin_epoch, agent)
             return
-        kill_at = min(now + grace_seconds, request.kill_at) if request else now + grace_seconds
-        kill_at = now if request and request.before_agent else kill_at  # the time of an agent that hangs begins now
+        kill_at = now + grace_seconds
+        if request:  # the time of an agent that hangs begins now
+            kill_at = now if request.before_agent else min(kill_at, request.kill_at)
         folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
         agent.process.send(signal.SIGTERM)
 

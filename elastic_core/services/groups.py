@@ -1,18 +1,18 @@
 """The training processes of this machine, as `elastic down` sees them: asked for a boundary first, then ended.
 
 Bounded in time whatever they do. A group that obeys has committed and told the ledger when this returns, one that hangs
-is killed and reported by the next reconciliation. Cache servers and access broker end last: nobody restores any more.
+is killed with all that descends from it, and reported by the next reconciliation; where something of that does not end,
+its agent goes on, which alone knows of it. Cache servers and access broker end last: nobody restores any more.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 
 from elastic_core.errors import ElasticError
 from elastic_core.host.messages import AgentProcess
-from elastic_core.host.process import ProcessId
+from elastic_core.host.process import ProcessId, end_subreaper
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch import launchers
 from elastic_core.launch.folders import GroupFolders
@@ -53,8 +53,9 @@ def _stop_here(settings: Settings) -> int:
     for epoch in agents:
         folders.stop(epoch, 0.0)  # an agent that still tries to deliver its report ends now
     _wait(lambda: any(agent.alive() for agent in agents.values()), FIRM_SECONDS)
-    for agent in agents.values():
-        agent.send(signal.SIGKILL)  # its workers die with it
+    for epoch, agent in agents.items():
+        if why := end_subreaper(agent):
+            log.warning(f"the agent of epoch {epoch} (pid {agent.pid}) goes on: {why}")
     _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
     return len(agents)
 

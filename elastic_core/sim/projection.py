@@ -24,7 +24,7 @@ from elastic_core.policy.base.policy import decided_work
 from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.predict.work.work_left import work_left
-from elastic_core.protocol.rest.what_if import Course, JobAhead, MeanEnds, WhatIf, WhatIfAnswer
+from elastic_core.protocol.rest.what_if import COURSE_SECONDS, Course, JobAhead, MeanEnds, WhatIf, WhatIfAnswer
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.engine.result import Held, JobResult, Result
@@ -36,14 +36,16 @@ from elastic_core.text import plural
 
 MOST_JOBS = 500
 MOST_ADDED_SLOTS = 10_000
-SECONDS = 10.0  # of this machine, for each of the two courses
 COARSER = 0.05  # as `Options.coarser`: ends stay within a tenth of those of a course that looks every minute, mostly
 FEW_JOBS = 100  # of more than these, ends are decided on together: as `Options.ends_apart`, for each job more
 ENDS_APART = 0.0001
 
 
 def what_if(
-    control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS, tell: Callable[[int], None] | None = None
+    control: ServiceControl,
+    asked: WhatIf,
+    max_seconds: float = COURSE_SECONDS,
+    tell: Callable[[int], None] | None = None,
 ) -> WhatIfAnswer:
     """Both courses, of every active job that is not paused. Changes nothing. `tell` is told how many jobs there are,
     before they are simulated.
@@ -104,7 +106,7 @@ def work_decided(snapshot: Snapshot, policy: str) -> Mapping[str, WorkLeft]:
 
 
 def course(
-    snapshot: Snapshot, policy: str, max_seconds: float = SECONDS, decided: Mapping[str, WorkLeft] | None = None
+    snapshot: Snapshot, policy: str, max_seconds: float = COURSE_SECONDS, decided: Mapping[str, WorkLeft] | None = None
 ) -> Result:
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
     that time is enough for. `decided`: their work left, where it is not this policy's."""

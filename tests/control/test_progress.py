@@ -103,7 +103,10 @@ def test_decisions_are_shown_what_its_ranks_told_of_exchanges_last(control: Ledg
     trainer.observe([an_observation(10, order, exchanges=figures)])
     assert control.snapshot().jobs[0].exchange is None
     cost = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
-    needs = ExchangeNeeds(num_slots=4, num_nodes=1, type="cpu", costs=(cost,), link=Link(1e-5, 1e-9))
+    held = order.allocation
+    needs = ExchangeNeeds(
+        num_slots=held.num_slots, num_nodes=held.num_nodes, type="cpu", costs=(cost,), link=Link(1e-5, 1e-9)
+    )
     trainer.observe([an_observation(20, order, exchanges=figures, exchange_needs=needs)])
     assert control.snapshot().jobs[0].exchange == needs
 

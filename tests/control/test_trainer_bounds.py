@@ -9,18 +9,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from elastic_core.control import commit_pace
-from elastic_core.control.commit_pace import CommitPace, TooOften
+from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds, Layout
-from elastic_core.errors import UserError
+from elastic_core.errors import TooMany, UserError
 from tests.builders import FakeClock, a_commit, an_observation
 from tests.control.conftest import Plane
 
 COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
 
 
+NEEDS = ExchangeNeeds(num_slots=4, num_nodes=2, type="cpu", costs=(COST,))
+
+
 def needs(costs: tuple[ExchangeCost, ...]) -> ExchangeNeeds:
-    return ExchangeNeeds(num_slots=2, num_nodes=1, type="cpu", costs=costs)
+    return replace(NEEDS, costs=costs)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,13 @@ def test_of_many_notes_the_first_and_the_newest_are_kept(plane: Plane) -> None:
         ({"global_batch": 2**20}, "global_batch is 1048576; with the lease it can be "),
         ({"layout": Layout(data=2, tensor=2)}, "layout is .*; with the lease it can be None"),
         ({"comm": "invented"}, "comm is 'invented'; with the lease it can be allreduce or "),
+        ({"exchange_needs": replace(NEEDS, type="invented")}, "type of exchange_needs is 'invented'; .* it can be cpu"),
+        ({"exchange_needs": replace(NEEDS, num_slots=2)}, "num_slots of exchange_needs is 2; .* it can be 4"),
+        ({"exchange_needs": replace(NEEDS, num_nodes=3)}, "num_nodes of exchange_needs is 3; .* it can be 2"),
+        (
+            {"exchange_needs": replace(NEEDS, costs=(replace(COST, algorithm="invented"),))},
+            "an algorithm of exchange_needs is 'invented'; .* it can be allreduce or ",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -179,7 +189,7 @@ def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
     for step in (1, 2, 3):
         trainer.commit(a_commit(order, step))
     late = a_commit(order, 4)
-    with pytest.raises(TooOften, match=r"'job-a' has committed 3 checkpoints within 120 s.* allowed are 3"):
+    with pytest.raises(TooMany, match=r"'job-a' has committed 3 checkpoints within 120 s.* allowed are 3"):
         trainer.commit(late)
     plane.trainer(other.token).commit(a_commit(other, 1))
     assert len(plane.service.checkpoints("job-a")) == 3
@@ -198,7 +208,7 @@ def test_a_commit_of_large_fingerprints_counts_for_several() -> None:
         pace.count("job-a", 0.0, 8 * 2**20)  # the most that one may have: 129 of a thousand
     pace.check("job-a", 0.0, final=False)
     pace.count("job-a", 0.0, 8 * 2**20)
-    with pytest.raises(TooOften):
+    with pytest.raises(TooMany):
         pace.check("job-a", 119.0, final=False)
     pace.check("job-a", 119.0, final=True)
     pace.check("job-a", 120.0, final=False)

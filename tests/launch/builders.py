@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_core.domain import Allocation, Layout, Slot
-from elastic_core.host import fork_client
+from elastic_core.host import fork_client, process
 from elastic_core.host.messages import AgentProcess, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
@@ -101,3 +101,17 @@ def workers_of(folder: RunDir) -> list[ProcessId]:
 
 def agent_of(launcher: LocalLauncher, origin_epoch: int = 7) -> ProcessId:
     return RunDir.of(launcher.home, origin_epoch).require(AgentProcess).process
+
+
+def children(parent: int) -> list[int]:
+    """Direct children, zombies excluded."""
+    return [pid for pid in sorted(process._listed_children(parent)) if ProcessId.of(pid) is not None]
+
+
+def the_stray(launcher: LocalLauncher, workers: list[ProcessId]) -> ProcessId:
+    """What a worker has started, whose parent the agent is now."""
+    known = {worker.pid for worker in workers}
+    (pid,) = (pid for pid in children(agent_of(launcher).pid) if pid not in known)
+    found = ProcessId.of(pid)
+    assert found is not None
+    return found

@@ -15,10 +15,18 @@ import pytest
 
 from elastic_core.host import process
 from elastic_core.host.messages import AgentProcess
-from elastic_core.host.process import ProcessId, children, end_subreaper, in_session
+from elastic_core.host.process import ProcessId, end_subreaper, in_session
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.local import LocalLauncher
-from tests.launch.builders import agent_of, order, scripted, wait_for, wait_until_dead, wait_until_ready
+from tests.launch.builders import (
+    agent_of,
+    children,
+    order,
+    scripted,
+    the_stray,
+    wait_for,
+    wait_until_dead,
+    wait_until_ready,
+)
 from tests.launch.scripted_worker import CHAINS, HEADLESS, SLEEP
 
 SUBREAPER = """
@@ -76,15 +84,6 @@ def wedged(tmp_path: Path) -> Iterator[Wedged]:
         subreaper.wait()
         assert subreaper.stdout is not None
         subreaper.stdout.close()
-
-
-def the_stray(launcher: LocalLauncher, workers: list[ProcessId]) -> ProcessId:
-    """What a worker has started, whose parent the agent is now."""
-    known = {worker.pid for worker in workers}
-    (pid,) = (pid for pid in children(agent_of(launcher).pid) if pid not in known)
-    found = ProcessId.of(pid)
-    assert found is not None
-    return found
 
 
 def main_thread_has_ended(stray: ProcessId) -> bool:
@@ -181,3 +180,10 @@ def test_who_adopts_orphans_is_ended_after_all_that_descends_from_it(
     last = told.stat().st_size if told.exists() else 0
     time.sleep(0.3)
     assert (told.stat().st_size if told.exists() else 0) == last
+
+
+def test_who_has_the_number_of_a_subreaper_that_has_ended_keeps_its_children() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as child:
+        assert end_subreaper(ProcessId(os.getpid(), 0)) == ""
+        assert child.poll() is None
+        child.kill()

@@ -14,7 +14,7 @@ from elastic_core.services import groups
 from elastic_core.services.groups import stop_groups
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
-from tests.launch.builders import agent_of, order, scripted, wait_until_ready
+from tests.launch.builders import agent_of, order, scripted, the_stray, wait_until_ready
 from tests.launch.conftest import executing_home as launch_home
 
 home = launch_home
@@ -52,14 +52,15 @@ def test_processes_that_do_not_obey_are_ended_after_the_grace(home: Path) -> Non
     assert marked(RUN_DIR, str(RunDir.of(home, 7).path)) == []
 
 
-def test_an_agent_that_hangs_is_ended_with_its_workers(home: Path) -> None:
-    launcher = scripted(home, "sleep")
+def test_an_agent_that_hangs_is_ended_with_its_workers_and_with_what_has_hidden(home: Path) -> None:
+    launcher = scripted(home, "daemon,sleep")
     launcher.start(order())
     workers = wait_until_ready(launcher)
     agent = agent_of(launcher)
+    stray = the_stray(launcher, workers)
     agent.send(signal.SIGSTOP)
     stop(home, grace_seconds=0.5)
-    assert [process for process in (*workers, agent) if process.alive()] == []
+    assert [process for process in (*workers, agent, stray) if process.alive()] == []
 
 
 def test_without_groups_nothing_is_waited_for(tmp_path: Path) -> None:

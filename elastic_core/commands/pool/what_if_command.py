@@ -10,7 +10,15 @@ from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
-from elastic_core.protocol.rest.what_if import AddedNodes, Course, JobAhead, WhatIf, WhatIfAnswer, usual_seconds
+from elastic_core.protocol.rest.what_if import (
+    COURSE_SECONDS,
+    AddedNodes,
+    Course,
+    JobAhead,
+    WhatIf,
+    WhatIfAnswer,
+    usual_seconds,
+)
 from elastic_core.settings import Settings
 from elastic_core.spec.job_changes import JobChanges
 from elastic_core.text import plural, span
@@ -40,7 +48,7 @@ def what_if(
     courses = 1 if asked == WhatIf() else 2
 
     def tell(jobs: int) -> None:
-        about, most = courses * min(usual_seconds(jobs), projection.SECONDS), courses * projection.SECONDS
+        about, most = courses * min(usual_seconds(jobs), COURSE_SECONDS), courses * COURSE_SECONDS
         typer.echo(f"simulating {plural(jobs, 'job')}: about {span(about)}, {span(most)} at most", err=True)
 
     answer = projection.what_if(open_api(Settings()), asked, tell=tell)

@@ -38,7 +38,7 @@ RETRIED = ("40001", "40P01")  # serialization failure, deadlock
 MAX_TRIES = 4
 DECIDING = 7023111  # advisory lock: a decision is in flight
 # That whoever decides may be silent: more than a turn, of few answers of a policy, ever takes.
-POLICY_ANSWERS, BESIDES_SECONDS = 10, 120.0
+SILENT_ANSWERS, SILENT_SECONDS = 10, 120.0
 
 
 @dataclass(slots=True)
@@ -222,18 +222,20 @@ class Ledger:
         try:
             yield acquired
         finally:
-            if acquired:
-                with _translated():
-                    _scalar(connection, f"SELECT pg_advisory_unlock({DECIDING})")
-                    connection.execute(text("RESET idle_session_timeout"))
-            connection.close()
+            try:
+                if acquired:
+                    with _translated():
+                        _scalar(connection, f"SELECT pg_advisory_unlock({DECIDING})")
+                        connection.execute(text("RESET idle_session_timeout"))
+            finally:
+                connection.close()
 
     def _try_deciding(self) -> tuple[Connection, bool]:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             acquired = _scalar(connection, f"SELECT pg_try_advisory_lock({DECIDING})")
             if acquired:
-                silent = POLICY_ANSWERS * self._settings.decide_seconds + BESIDES_SECONDS
+                silent = SILENT_ANSWERS * self._settings.decide_seconds + SILENT_SECONDS
                 connection.execute(text(f"SET idle_session_timeout = {1000 * silent:.0f}"))
             return connection, acquired
         except BaseException:

@@ -37,7 +37,7 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, JobPage, JobsIn, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, MOST_RECORDS, JobPage, JobsIn, SortBy
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges
@@ -255,7 +255,7 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @router.get("/decisions")
     @answers(list[DecisionListed])
     def list_decisions(
-        limit: Annotated[int, Query(ge=1, le=500)] = 50, before: Annotated[int | None, Query(ge=1)] = None
+        limit: Annotated[int, Query(ge=1, le=MOST_RECORDS)] = 50, before: Annotated[int | None, Query(ge=1)] = None
     ) -> Response:
         """The last ones, newest first; `before`: only those with a smaller number, for the next page."""
         return json_answer([to_json(decision) for decision in control.decisions(limit, before)])
@@ -275,7 +275,7 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @router.get("/audit")
     @answers(list[AuditRecord])
     def list_actions(
-        job_id: str | None = None, actor: str | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        job_id: str | None = None, actor: str | None = None, limit: Annotated[int, Query(ge=1, le=MOST_RECORDS)] = 100,
         before: Annotated[int | None, Query(ge=1)] = None,
     ) -> Response:  # fmt: skip
         """Who did what, or was refused; newest first; `before`: of those with a smaller number, for the next page."""

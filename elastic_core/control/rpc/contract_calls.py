@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request, Response
+from starlette.types import Scope
 
 from elastic_core.errors import InfrastructureError, NotFound, UserError
 from elastic_core.protocol import calls
@@ -14,11 +15,17 @@ from elastic_core.protocol import calls
 BODY_SECONDS = 60.0  # a client that is cut off while it sends would hold what its request has for ever
 
 
-async def read_body(request: Request, most: int) -> bytes:
+def path_below(scope: Scope) -> str:
+    """The path below the control plane's app, wherever that is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+async def read_body(request: Request, most: int, seconds: float = BODY_SECONDS) -> bytes:
     """Raises `UserError` for more than `most` bytes, without reading on."""
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
@@ -27,7 +34,7 @@ async def read_body(request: Request, most: int) -> bytes:
                     )
     except TimeoutError:
         raise InfrastructureError(
-            f"of the body {len(body)} bytes came in {BODY_SECONDS:g} s; allowed is all in that time: send it again"
+            f"of the body {len(body)} bytes came in {seconds:g} s; allowed is all in that time: send it again"
         ) from None
     return bytes(body)
 

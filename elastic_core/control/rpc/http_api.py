@@ -20,12 +20,12 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc import peoples_share
 from elastic_core.control.rpc.api_v1 import PREFIX, include_api, json_answer
-from elastic_core.control.rpc.contract_calls import answer, find_method, read_body
+from elastic_core.control.rpc.contract_calls import answer, find_method, path_below, read_body
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
-from elastic_core.control.rpc.peoples_share import PeoplesShare
 from elastic_core.control.rpc.questions_api import questions_router
 from elastic_core.control.rpc.refusals import add_refusals
 from elastic_core.control.rpc.trainer_api import trainer_router
@@ -57,7 +57,7 @@ def create_app(
         title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
     )
     add_refusals(app)
-    app.add_middleware(PeoplesShare, prefixes=("/ui/", PREFIX))
+    app.add_middleware(peoples_share.PeoplesShare, prefixes=("/ui/", PREFIX))
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(trainer_router(control))
     app.include_router(_ui_routes(control, user_reads, user_writes))
@@ -75,16 +75,20 @@ async def _plain_path(request: Request) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """Read before any signature is checked, hence no longer than what the route may need."""
-    name = request.path_params.get("name")
-    return await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
+    """What a person sends."""
+    return await read_body(request, MAX_SPEC_BODY, peoples_share.BODY_SECONDS)
 
 
 Body = Annotated[bytes, Depends(_body)]
 
 
+async def _service_body(name: str, request: Request) -> bytes:
+    """Read before any signature is checked, hence no longer than what the method may need."""
+    return await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
+
+
 def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
-    async def signed(request: Request, body: Body) -> bytes:
+    async def signed(request: Request, body: Annotated[bytes, Depends(_service_body)]) -> bytes:
         signer.check(request.method, _target(request.scope), body, request.headers, time.time())
         return body
 
@@ -104,8 +108,7 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users)
 
 def _target(scope: Scope) -> str:
     """Path and query below this app, wherever it is mounted: what the client signed."""
-    path: str = scope["path"]
-    path = path.removeprefix(scope.get("root_path", ""))
+    path = path_below(scope)
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from elastic_core.control.rpc.contract_calls import path_below
+from elastic_core.errors import TooMany
+from elastic_core.protocol import calls
 
 AT_ONCE = 8  # of the threads
 MOST_WAITING = 64  # for one of them; who comes then is told to ask again
@@ -26,7 +30,7 @@ class PeoplesShare:
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _path(scope).startswith(self._prefixes):
+        if scope["type"] != "http" or not path_below(scope).startswith(self._prefixes):
             await self._app(scope, receive, send)
             return
         if self._waiting >= MOST_WAITING:
@@ -38,42 +42,17 @@ class PeoplesShare:
         finally:
             self._waiting -= 1
         try:
-            await self._app(scope, _in_time(receive), send)
+            await self._app(scope, receive, send)
         finally:
             self._free.release()
 
 
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
-
-
-def _in_time(receive: Receive) -> Receive:
-    """A body that does not come counts as a client that has gone. What comes after it (the news that the client has)
-    may take as long as the answer does."""
-    whole = False
-    loop = asyncio.get_running_loop()
-    until = loop.time() + BODY_SECONDS
-
-    async def receiving() -> Message:
-        nonlocal whole
-        if whole:
-            return await receive()
-        try:
-            message = await asyncio.wait_for(receive(), max(0.0, until - loop.time()))
-        except TimeoutError:
-            return {"type": "http.disconnect"}
-        whole = not message.get("more_body", False)
-        return message
-
-    return receiving
-
-
-def _too_many() -> JSONResponse:
+def _too_many() -> Response:
     told = (
         f"{MOST_WAITING} other questions wait to be answered, and no more than that may. Ask again in "
         f"{ASK_AGAIN_SECONDS} s"
     )
-    return JSONResponse(
-        {"code": "infrastructure", "message": told}, status_code=429, headers={"Retry-After": f"{ASK_AGAIN_SECONDS}"}
-    )
+    return Response(
+        calls.encode_error(TooMany(told)), TooMany.http_status, {"Retry-After": f"{ASK_AGAIN_SECONDS}"},
+        media_type="application/json",
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from elastic_core.control.ledger_trainer import LedgerTrainer
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.contract_calls import answer, find_method, read_body
 from elastic_core.domain.number_ranges import INSTANT
-from elastic_core.errors import InfrastructureError, Unauthorized, UserError
+from elastic_core.errors import TooMany, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.trainer import MOST_VALUES, SENT_AT_HEADER
 
@@ -43,12 +43,6 @@ MOST_BEATS, MOST_CALLS = 3, 5
 BEAT_THREADS, CALL_THREADS = 10, 12
 
 
-class TooManyAtOnce(InfrastructureError):
-    """The same may be answered a moment later: the trainers' client asks again."""
-
-    http_status = 429
-
-
 class Lane:
     """The requests of a kind: how many of one sender are under way, and how many of all are answered at once.
 
@@ -61,11 +55,11 @@ class Lane:
         self._threads = CapacityLimiter(threads)
 
     @contextmanager
-    def share(self, sender: Hashable, job_id: str) -> Iterator[None]:
-        """Raises `TooManyAtOnce`."""
+    def share(self, sender: tuple[str, bool]) -> Iterator[None]:
+        """Raises `TooMany`."""
         if self._under_way[sender] >= self._most:
-            raise TooManyAtOnce(
-                f"{self._most} {self._what} of job {job_id!r} are under way, which is the most for one job at once; "
+            raise TooMany(
+                f"{self._most} {self._what} of job {sender[0]!r} are under way, which is the most for one job at once; "
                 "ask again in a moment"
             )
         self._under_way[sender] += 1
@@ -98,7 +92,7 @@ def trainer_router(control: LedgerControl) -> APIRouter:
         return trainer
 
     async def admitted(name: str, sender: Annotated[LedgerTrainer, Depends(bearer)]) -> AsyncIterator[None]:
-        with lane(name).share(sender.identity, sender.job_id):
+        with lane(name).share(sender.identity):
             yield
 
     async def sent(name: str, request: Request, _: Annotated[None, Depends(admitted)]) -> bytes:

@@ -25,12 +25,11 @@ from elastic_core.policy import registry
 from elastic_core.protocol.calls import decode_error
 from elastic_core.protocol.encoding import encode
 from elastic_core.protocol.rest.answers import JobsIn
-from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer, WhatIfExpected
+from elastic_core.protocol.rest.what_if import COURSE_SECONDS, WhatIf, WhatIfAnswer, WhatIfExpected
 
 MAX_JOBS = 100
 MAX_DECISIONS = 3000
 SECONDS = 30.0  # of the wall clock, from when the process is ready; each of two courses has 10 s between decisions
-COURSE_SECONDS = 10.0  # `sim.projection.SECONDS`, which only the process knows
 COMMAND = (sys.executable, "-m", "elastic_core.control.rpc.what_if_process")
 _answering = Lock()
 _pace = Pace()

@@ -201,8 +201,12 @@ def _views(
 
 
 def _exchanges_told(tx: Tx, jobs: Mapping[str, JobRow]) -> dict[str, ExchangeNeeds]:
-    """By job: what its ranks told of exchanges last; of the exact sum alone nobody tells."""
-    asked = [job_id for job_id, job in jobs.items() if (job.spec.get("comm") or {}).get("algorithm", EXACT) != EXACT]
+    """By job: what its ranks told of exchanges last; of the exact sum alone nobody tells, nor counts for who fell back
+    to it what was told before."""
+    asked = [
+        job_id for job_id, job in jobs.items()
+        if job.exchange_fallback is None and (job.spec.get("comm") or {}).get("algorithm", EXACT) != EXACT
+    ]  # fmt: skip
     if not asked:
         return {}
     return {job_id: choice.needs for job_id, choice in last_exchanges(tx, asked).items() if choice.needs is not None}

@@ -69,21 +69,24 @@ def plan_handover(
     else:
         return None
     reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
-    unchanged = replace(target, counts=held.counts(), layout=held.layout, stages=held.stages, reason=reason)
+    unchanged = replace(
+        target, counts=held.counts(), layout=held.layout, stages=held.stages, expected_comm=held.expected_comm,
+        reason=reason,
+    )  # fmt: skip
     return Handover(unchanged, held.slots, short_of_workers=short)
 
 
 def _on_nodes_that_go(
-    tx: Tx, segment: SegmentRow, target: Target, held: Allocation, leave_by: float | None
+    tx: Tx, segment: SegmentRow, target: Target, held: Allocation, by: float | None
 ) -> Handover | None:
     """No lease goes on on a node that is set aside, but for one that is known to be there a while longer: who has no
     room elsewhere, and so was not asked to leave, goes on there as before."""
-    if leave_by is None or tx.now >= leave_by or segment.revoked_by == "plan":
+    if by is None or tx.now >= by or segment.revoked_by == "plan":
         return None
     reason = f"stays where it is while that is there, for want of room elsewhere; {target.reason}"
     same = replace(
         target, counts=held.counts(), global_batch=held.global_batch, layout=held.layout, comm=held.comm,
-        stages=held.stages, reason=reason,
+        stages=held.stages, expected_comm=held.expected_comm, reason=reason,
     )  # fmt: skip
     return Handover(same, held.slots)
 

@@ -225,6 +225,9 @@ def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> str 
     return next(filter(None, differences), None)
 
 
+_OF_NEEDS = ("type", "num_slots", "num_nodes")  # fields that `ExchangeNeeds` shares with the report that has it
+
+
 def _granted(held: Allocation) -> Mapping[str, Collection[object]]:
     """By field of an observation, what it can be with this allocation.
 
@@ -243,10 +246,14 @@ def _granted(held: Allocation) -> Mapping[str, Collection[object]]:
 
 def _difference(one: Observation, granted: Mapping[str, Collection[object]]) -> str | None:
     """In words, where it was measured with something else; None where it was not."""
-    for name, values in granted.items():
-        told = getattr(one, name)
-        if told not in values:
-            return f"{name} is {told!r}; with the lease it can be {' or '.join(map(str, values))}"
+    told = [(name, getattr(one, name), values) for name, values in granted.items()]
+    needs = one.exchange_needs
+    if needs is not None:
+        told += [(f"{name} of exchange_needs", getattr(needs, name), granted[name]) for name in _OF_NEEDS]
+        told += [("an algorithm of exchange_needs", cost.algorithm, granted["comm"]) for cost in needs.costs]
+    for name, value, values in told:
+        if value not in values:
+            return f"{name} is {value!r}; with the lease it can be {' or '.join(map(str, values))}"
     return None
 
 

@@ -53,6 +53,7 @@ class Part:
 
     node: RayNode
     again: bool  # it is begun anew on a node where one has ended
+    request: int | None = None  # for standby workers, that it was taken in for
     actor: Any = None  # once it is known
     question: Any = None  # that is open
     asked: str = "start"
@@ -85,7 +86,6 @@ class Coordinator:
         self._asked_to_stop = asked_to_stop
         self._logs_said: list[str] = []
         self._next_growth = 0.0
-        self._begun_for: dict[str, int] = {}  # by node: the request for standby workers that it was taken in for last
         self._first_end: ExitReport | None = None
 
     def run(self) -> ExitReport:
@@ -123,9 +123,9 @@ class Coordinator:
         """Of the order in force, by their first rank."""
         return list(dict.fromkeys(slot.node for slot in self._order.slots))
 
-    def _begin(self, node: RayNode, *, again: bool) -> None:
+    def _begin(self, node: RayNode, *, again: bool, request: int | None = None) -> None:
         """Have a node start its part, in the next turn."""
-        self._parts[node.spec.name] = Part(node, again)
+        self._parts[node.spec.name] = Part(node, again, request)
         self._post.leave(node.spec.name)
 
     def _ask_start(self, part: Part) -> None:
@@ -275,8 +275,7 @@ class Coordinator:
         living = self._head.living()
         for name in dict.fromkeys(names):
             if name in living:
-                self._begun_for[name] = wanted.request
-                self._begin(living[name], again=name in self._parts)
+                self._begin(living[name], again=name in self._parts, request=wanted.request)
 
     def _may_begin(self, name: str, request: int) -> bool:
         """It has no part, or had one that has ended and left the group. One that ended by itself, as its workers did or
@@ -286,7 +285,7 @@ class Coordinator:
             return True
         if part.report is None or name in self._nodes_of_group():
             return False
-        return part.report.kind not in _ENDED_WELL or self._begun_for.get(name) != request
+        return part.report.kind not in _ENDED_WELL or part.request != request
 
     def _heed_ends(self) -> None:
         """Where a part of the group has failed, or all of it is over, the rest ends."""

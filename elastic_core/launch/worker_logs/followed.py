@@ -23,9 +23,8 @@ from elastic_core.settings import Settings
 TURN_LINES, TURN_BYTES = 500, 64 * 2**10
 # Of one segment, besides its end: a line a second for half a day, and a log that Airflow's page still opens.
 SEGMENT_LINES, SEGMENT_BYTES = 50_000, 8 * 2**20
-FAR_BEHIND = (
-    2**20
-)  # bytes: a burst that is shown in full, in some turns; who prints on and on so fast is caught up with
+# Bytes of a burst that is shown in full, in some turns; who prints on and on so fast is caught up with.
+FAR_BEHIND = 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from elastic_core.domain import Plan
 from elastic_core.protocol.records import JobStatus
 
 MOST_JOBS = 500  # of a page
+MOST_RECORDS = 500  # of a page of who did what, or of decisions
 
 
 class JobsIn(StrEnum):

@@ -33,7 +33,7 @@ from elastic_core.protocol.records import (
     SubmissionState,
     SweepStarted,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, DecisionReplayed, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, MOST_RECORDS, DecisionReplayed, JobLog, JobPage, SortBy
 from elastic_core.protocol.rest.job_details import (
     MOST_LISTED,
     CheckpointPage,
@@ -51,7 +51,6 @@ from elastic_core.spec.job_forks import fork_id
 from elastic_core.text import stamped
 
 Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage, ModelPage)
-MOST_RECORDS = 500  # of who did what, of a page
 QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
 LOG_POLL_SECONDS = 1.0
 

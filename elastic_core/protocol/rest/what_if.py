@@ -88,6 +88,9 @@ class WhatIfExpected:
     most_seconds: float  # of a course; what is not simulated by then is not known
 
 
+COURSE_SECONDS = 10.0  # of one machine, that a course may take
+
+
 def usual_seconds(jobs: int) -> float:
     """Of a course of so many jobs under `horizon` on one core: a decision at each end, about those that are left."""
     return 0.2 + 0.01 * jobs + 0.0003 * jobs**2

@@ -65,8 +65,8 @@ def sweep(
     still commit, where the caller knows them. Without them a directory is litter only when it is incomplete and
     of an epoch before the newest of its job, and one that has a manifest always stays.
 
-    Once a turn is over, what is left is left to the next sweep (`clock`: seconds). Jobs come in another order each
-    time, so that none of them is always behind one that takes long.
+    Once a turn is over, what is left is left to the next sweep (`clock`: seconds). What is deleted, and whose litter
+    is looked for, comes in another order each time, so that nothing is always behind what takes long.
 
     Raises `NotSwept` once all else is done, and `InfrastructureError` at once where the store itself is away.
     """
@@ -74,8 +74,7 @@ def sweep(
     given_up = [record for record in removable if record.uri not in live_uris and CheckpointPath.parse(record.uri)]
     removed = [record for record in _of_a_turn(given_up, clock) if singly.deleted(record.uri)]
     tried = live_uris | {record.uri for record in given_up}
-    looked_at = sorted({record.job_id for record in removable} | set(jobs))
-    random.shuffle(looked_at)
+    looked_at = [*{record.job_id for record in removable}.union(jobs)]
     litter = [
         uri
         for job in _of_a_turn(looked_at, clock)
@@ -89,9 +88,9 @@ def sweep(
 
 
 def _of_a_turn(all_of_them: Sequence[T], clock: Callable[[], float]) -> Iterator[T]:
-    """One after the other until the turn is over, the first in any case."""
+    """One after the other, in any order, until the turn is over; the first in any case."""
     until = clock() + TURN_SECONDS
-    for number, one in enumerate(all_of_them):
+    for number, one in enumerate(random.sample(all_of_them, len(all_of_them))):
         if number and clock() > until:
             log.warning("%d of %d are left to the next sweep", len(all_of_them) - number, len(all_of_them))
             return

@@ -57,7 +57,9 @@ class LeaseHolder:
     def close(self) -> None:
         if self.link is not None:
             self.link.stop()
-            self.run_dir.delete(LeaseHeld)
+            held = self.run_dir.read(LeaseHeld)  # that of who holds it after us may be there already
+            if held is not None and held.process == ProcessId.current():
+                self.run_dir.delete(LeaseHeld)
         self.link = None
 
     def follow(self, order: LaunchOrder, slot: Slot, lost: tuple[Slot, ...], leased_from: float) -> None:

@@ -76,7 +76,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_its_locks_for_a_minu
 def test_a_process_that_stands_still_while_it_decides_holds_nobody_up_for_long(
     ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BESIDES_SECONDS", 0.2)
+    monkeypatch.setattr(database, "SILENT_SECONDS", 0.2)
     frozen = Ledger(engine, Settings(decide_seconds=0.001), lambda: 0.0)
     with pytest.raises(InfrastructureError, match="away or too busy"):
         stand_still_until_another_decides(frozen, ledger)
@@ -101,6 +101,25 @@ def test_a_connection_that_has_decided_may_be_idle_as_long_as_any(engine: Engine
         assert decides(ledger)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW idle_session_timeout").scalar() == "0"
+
+
+def test_the_connection_of_a_decision_that_the_server_has_ended_goes_back_to_the_pool(
+    ledger: Ledger, engine: Engine
+) -> None:
+    before = engine.pool.checkedout()  # type: ignore[attr-defined]
+    with pytest.raises(InfrastructureError):
+        decide_until_the_server_ends_it(ledger, engine)
+    assert engine.pool.checkedout() == before  # type: ignore[attr-defined]
+    assert decides(ledger)
+
+
+def decide_until_the_server_ends_it(ledger: Ledger, engine: Engine) -> None:
+    with ledger.deciding() as acquired, engine.connect() as other:
+        assert acquired
+        other.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = "
+            f"{database.DECIDING} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
 
 
 def test_a_thread_that_waits_for_a_host_that_is_gone_is_told_soon() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Response
 
-from elastic_core.control.rpc.trainer_api import TooManyAtOnce
-from elastic_core.errors import InfrastructureError, Unauthorized, UserError
+from elastic_core.errors import InfrastructureError, TooMany, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from tests.builders import CONTROL_SECRET
@@ -55,7 +54,7 @@ def test_it_asks_again_while_the_api_starts(clients: list[Any]) -> None:
 
 
 def test_a_trainer_that_asked_too_much_at_once_asks_again(clients: list[Any]) -> None:
-    app = Moody((429, calls.encode_error(TooManyAtOnce("5 requests are under way")).decode()), (200, "null"))
+    app = Moody((429, calls.encode_error(TooMany("5 requests are under way")).decode()), (200, "null"))
     with served(app) as url:
         clients.append(HttpTrainer(url, "token", patience_seconds=5))
         clients[-1].observe([])

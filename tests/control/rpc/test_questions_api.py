@@ -15,7 +15,7 @@ from elastic_core.control.rpc import whatif
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import NotFound
 from elastic_core.protocol.rest import rest_client
-from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf
+from elastic_core.protocol.rest.what_if import COURSE_SECONDS, AddedNodes, WhatIf
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import CONTROL_SECRET, FACTS, a_spec
 from tests.control.serving import served
@@ -145,7 +145,7 @@ def test_a_page_that_cannot_be_is_refused(address: str, query: str) -> None:
 def test_how_long_it_takes_is_said_before_and_learnt_from_the_last(address: str) -> None:
     with RestClient(address, token="reader") as client:
         before = client.what_if_expected()
-        assert (before.jobs, before.most_seconds) == (2, whatif.COURSE_SECONDS)
+        assert (before.jobs, before.most_seconds) == (2, COURSE_SECONDS)
         answer = client.what_if(WhatIf())
         assert len(answer.course_seconds) == 1, "nothing is changed, so one course is both"
         after = client.what_if_expected()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import ExactLoss, JobState, SegmentState
+from elastic_core.domain import ExactLoss, ExchangeCost, ExchangeFigures, ExchangeNeeds, JobState, SegmentState
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.admitted_layouts import Admitted
@@ -52,6 +52,21 @@ def test_the_next_lease_carries_the_exact_sum_and_says_why(control: LedgerContro
     assert event.payload["fallback"]["algorithm"] == "bytegrad"
     (view,) = control.snapshot().jobs
     assert view.limits.comm == "allreduce", "policies and models of its speed see what it has"
+
+
+def test_what_was_told_of_exchanges_before_counts_for_no_decision_after(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = life.start()
+    held = order.allocation
+    cost = ExchangeCost(algorithm="bytegrad", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
+    needs = ExchangeNeeds(num_slots=held.num_slots, num_nodes=held.num_nodes, type="cpu", costs=(cost,))
+    figures = (ExchangeFigures(algorithm="bytegrad", measured_seconds=0.5),)
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(4, order, comm="bytegrad", exchanges=figures, exchange_needs=needs)])
+    assert control.snapshot().jobs[0].exchange == needs
+    trainer.commit(a_commit(order, 5))
+    life.leave(order, "diverged", WHY)
+    assert control.snapshot().jobs[0].exchange is None
 
 
 def test_boundaries_retries_revivals_and_rollbacks_keep_it(control: LedgerControl) -> None:

@@ -251,6 +251,16 @@ class Ticking:
         return self._now
 
 
+def test_what_takes_long_to_delete_is_before_all_else_in_some_sweeps_only(folder_store: CheckpointStore) -> None:
+    """One turn is enough for two of three: where they came in order, the third never had one."""
+    first = set()
+    for _ in range(40):
+        given_up = [record(checkpoint(folder_store, step, epoch=1, job="old"), step, "old") for step in range(1, 4)]
+        swept = sweep(folder_store, given_up, set(), later(), GRACE, jobs=[], live_epochs=set(), clock=Ticking(15))
+        first |= set(swept.checkpoint_ids)
+    assert first == {1, 2, 3}
+
+
 def test_a_sweep_ends_with_its_turn_and_every_job_has_one_sometime(
     folder_store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,7 +268,7 @@ def test_a_sweep_ends_with_its_turn_and_every_job_has_one_sometime(
     halves = {checkpoint(folder_store, 1, epoch=1, job=job, complete=False) for job in jobs}
     given_up = [record(checkpoint(folder_store, step, epoch=1, job="old"), step, "old") for step in range(1, 4)]
     swept = sweep(folder_store, given_up, set(), later(), GRACE, jobs=jobs, live_epochs=set(), clock=Ticking(15))
-    assert swept.checkpoint_ids == (1, 2)
+    assert len(swept.checkpoint_ids) == 2
     assert len(swept.litter) <= 2
     assert "1 of 3 are left to the next sweep" in caplog.text
     found = set(swept.litter)

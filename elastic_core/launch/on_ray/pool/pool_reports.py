@@ -7,6 +7,9 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from elastic_core.domain.json_values import first_problems, from_json
 from elastic_core.errors import InfrastructureError
 from elastic_core.launch.on_ray import journal
 from elastic_core.launch.on_ray.jobs_api import JobsApi, Submission
@@ -59,12 +62,12 @@ class PoolReports:
         if said is None:
             return None
         try:
-            nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
-            return RayPool(
-                nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}), said.get("deadlines", {})
-            )
-        except (ValueError, LookupError, TypeError) as error:  # somebody wrote into the watch's output
-            raise InfrastructureError(f"what {self._name} said last is no pool: {error}") from error
+            return from_json(RayPool, said)
+        except ValidationError as error:
+            raise InfrastructureError(
+                f"what {self._name} said last is no pool ({first_problems(error)}): somebody wrote into its output. "
+                "Stop that job of Ray (`ray job stop`); another one is started then"
+            ) from None
 
     def first(self, seconds: float) -> RayPool:
         """With a node in it. Raises `InfrastructureError` where that does not come about in time."""
