@@ -107,8 +107,9 @@ def test_the_connection_of_a_decision_that_the_server_has_ended_goes_back_to_the
     ledger: Ledger, engine: Engine
 ) -> None:
     before = engine.pool.checkedout()  # type: ignore[attr-defined]
-    with pytest.raises(InfrastructureError):
+    with pytest.raises(InfrastructureError) as told:
         decide_until_the_server_ends_it(ledger, engine)
+    assert told.tb, "which keeps what its functions had, until somebody has read it"
     assert engine.pool.checkedout() == before  # type: ignore[attr-defined]
     assert decides(ledger)
 
