@@ -85,6 +85,8 @@ class CacheServer:
         self._shares = Shares(MOST_CONNECTIONS)
         self._lock = threading.Lock()
         self._num_connections = 0
+        self._to_copy: dict[str, tuple[str, Sequence[str]]] = {}  # by job: what it committed last, and who wrote it
+        self._copying: set[str] = set()  # jobs that have a thread for that
         self._last_used = time.monotonic()
         for listener in (self._unix, self._tcp):  # who is at the port, open to all, takes no turn at the socket
             threading.Thread(target=self._accept, args=(listener, Handshakes(worker_uid)), daemon=True).start()
@@ -194,12 +196,31 @@ class CacheServer:
         uri, nodes = str(request["uri"]), [str(node) for node in request["copy"]]
         self._memory.committed(peer.job, uri)
         _answer_json(peer, True)
-        if nodes:
-            threading.Thread(target=self._copy, args=(peer.job, uri, nodes), daemon=True).start()
+        if not nodes:
+            return
+        with self._lock:
+            self._to_copy[peer.job] = uri, nodes
+            if peer.job in self._copying:
+                return
+            self._copying.add(peer.job)
+        threading.Thread(target=self._copy_latest, args=(peer.job,), daemon=True).start()
+
+    def _copy_latest(self, job: str) -> None:
+        """One thread for a job, however often it commits: what was committed meanwhile is fetched after."""
+        while True:
+            with self._lock:
+                wanted = self._to_copy.pop(job, None)
+                if wanted is None:
+                    self._copying.discard(job)
+                    return
+            self._copy(job, *wanted)
 
     def _copy(self, job: str, uri: str, nodes: Sequence[str]) -> None:
         """Fetch what these nodes wrote of a checkpoint, as long as it is the job's latest."""
-        for node in nodes:
+        known = {address.stem for address in self._folder.glob("*.json")}
+        for node in known.intersection(nodes):
+            if self._memory.newest(job) != uri:
+                return
             client = CacheClient(Access(self._folder, (), job, job_key(self._secret, job)), node)
             try:
                 for key, size in client.ask(op="list", uri=uri, own=True).items():

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import CacheServerAddress
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier import cache, handshakes
 from elastic_core.state.memory_tier.cache import Memory
@@ -225,3 +228,40 @@ def asked(client: CacheClient) -> object:
     with suppress(*FAULTS):
         return client.ask(op="list", uri=URI)
     return None
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[socket.socket]:
+    """Node "silent", which takes connections and says nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    address = CacheServerAddress.of(ProcessId.current(), socket="nobody", host="127.0.0.1", port=port)
+    RunDir(tmp_path).write(address, "silent")
+    yield listener
+    listener.close()
+
+
+def copiers() -> int:
+    return sum("_copy" in thread.name for thread in threading.enumerate())
+
+
+def test_however_often_a_job_commits_one_thread_fetches_copies_for_it_and_the_newest_is_fetched(
+    tmp_path: Path, memory: Memory, client: CacheClient, silent: socket.socket
+) -> None:
+    other = CacheServer(tmp_path, "b", SECRET, Memory(1 << 20, time.monotonic, lambda: 1 << 30))
+    RunDir(tmp_path).write(other.address, "b")
+    there = CacheClient(Access(tmp_path, ("b",), "job", job_key(SECRET, "job")), "b", near=True)
+    newest = URI.replace("step-0000000001", "step-0000000100")
+    with there.borrow() as borrowed:
+        borrowed.ask({"op": "reserve", "uri": newest, "bytes": 100, "ahead": 0})
+        borrowed.keep(f"{newest}/shard-0.safetensors", in_memory(100))
+    for step in range(1, 100):
+        client.ask(op="committed", uri=URI.replace("step-0000000001", f"step-{step:010d}"), copy=["silent", "b"])
+        assert copiers() <= 1
+    client.ask(op="committed", uri=newest, copy=["b", "no-such-node", "../b"])
+    assert copiers() <= 1
+    silent.close()
+    wait_for(lambda: client.ask(op="list", uri=newest) == {f"{newest}/shard-0.safetensors": 100}, 30.0)
+    wait_for(lambda: copiers() == 0)
+    there.close()
+    other.close()
