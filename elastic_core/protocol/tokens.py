@@ -33,6 +33,7 @@ SKEW_SECONDS = 120.0
 TIME_HEADER = "x-elastic-time"
 NONCE_HEADER = "x-elastic-nonce"
 SIGNATURE_HEADER = "x-elastic-signature"
+BODY_HEADER = "x-elastic-body"  # its SHA-256, which is signed: so the signature is checked before the body comes
 CALLER_HEADER = "x-elastic-caller"  # for whom the request acts (`protocol.callers.OnBehalf`); absent: the platform
 NONCE_BYTES = 16
 PRUNE_NONCES = 1024
@@ -190,16 +191,18 @@ class ServiceSigner:
     def headers(self, method: str, target: str, body: bytes, now: float, caller: str = "") -> dict[str, str]:
         """`target` is the path below the API's base URL, with its query: a proxy may add a prefix."""
         at, nonce = f"{now:.3f}", secrets.token_hex(NONCE_BYTES)
-        signature = self._signature(self._keys()[0], method, target, at, nonce, body, caller)
+        digest = hashlib.sha256(body).hexdigest()
+        signature = self._signature(self._keys()[0], method, target, at, nonce, digest, caller)
         on_behalf = {CALLER_HEADER: caller} if caller else {}
-        return {TIME_HEADER: at, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature, **on_behalf}
+        return {TIME_HEADER: at, NONCE_HEADER: nonce, BODY_HEADER: digest, SIGNATURE_HEADER: signature, **on_behalf}
 
-    def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
-        """Raises `Unauthorized` unless the request carries a right and recent signature, for the first time."""
-        at, nonce = headers.get(TIME_HEADER, ""), headers.get(NONCE_HEADER, "")
+    def check_headers(self, method: str, target: str, headers: Mapping[str, str], now: float) -> None:
+        """What can be checked before the body is read. Raises `Unauthorized` unless they carry a right and recent
+        signature."""
+        at, nonce, digest = (headers.get(name, "") for name in (TIME_HEADER, NONCE_HEADER, BODY_HEADER))
         signature = headers.get(SIGNATURE_HEADER, "")
         caller = headers.get(CALLER_HEADER, "")
-        expected = [self._signature(key, method, target, at, nonce, body, caller) for key in self._keys()]
+        expected = [self._signature(key, method, target, at, nonce, digest, caller) for key in self._keys()]
         if not any([hmac.compare_digest(one.encode(), signature.encode()) for one in expected]):
             raise Unauthorized(
                 "the request carries no valid service signature. Sign it with the secret file 'control' "
@@ -211,7 +214,14 @@ class ServiceSigner:
                 f"the request was signed {skew:.0f} s away from this server's time, allowed are {SKEW_SECONDS:.0f} s. "
                 "Set both clocks (NTP)."
             )
-        if not self._is_new(nonce, float(at) + SKEW_SECONDS, now):
+
+    def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
+        """Raises `Unauthorized` as `check_headers`, and unless they are this body's, for the first time."""
+        self.check_headers(method, target, headers, now)
+        digest = hashlib.sha256(body).hexdigest()
+        if digest != headers[BODY_HEADER]:
+            raise Unauthorized(f"the body has the SHA-256 {digest}; another one was signed: {headers[BODY_HEADER]}")
+        if not self._is_new(headers[NONCE_HEADER], float(headers[TIME_HEADER]) + SKEW_SECONDS, now):
             raise Unauthorized(
                 "the request was answered before: a copy of it is refused. To ask again, sign again "
                 "(elastic_core.protocol.http_client.HttpControl does, at each try)."
@@ -228,8 +238,8 @@ class ServiceSigner:
             return True
 
     @staticmethod
-    def _signature(key: bytes, method: str, target: str, at: str, nonce: str, body: bytes, caller: str) -> str:
-        signed = (method.upper(), target, at, nonce, hashlib.sha256(body).hexdigest())
+    def _signature(key: bytes, method: str, target: str, at: str, nonce: str, digest: str, caller: str) -> str:
+        signed = (method.upper(), target, at, nonce, digest)
         message = "\n".join((*signed, caller) if caller else signed)  # no header holds a line break
         return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
 

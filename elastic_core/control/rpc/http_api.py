@@ -82,14 +82,12 @@ async def _body(request: Request) -> bytes:
 Body = Annotated[bytes, Depends(_body)]
 
 
-async def _service_body(name: str, request: Request) -> bytes:
-    """Read before any signature is checked, hence no longer than what the method may need."""
-    return await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
-
-
 def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
-    async def signed(request: Request, body: Annotated[bytes, Depends(_service_body)]) -> bytes:
-        signer.check(request.method, _target(request.scope), body, request.headers, time.time())
+    async def signed(name: str, request: Request) -> bytes:
+        method, target = request.method, _target(request.scope)
+        signer.check_headers(method, target, request.headers, time.time())
+        body = await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
+        signer.check(method, target, body, request.headers, time.time())
         return body
 
     router = APIRouter()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -107,7 +109,11 @@ def test_without_a_metrics_token_nobody_reads_metrics(control: LedgerControl) ->
     [
         ({}, "no valid service signature"),
         (signed("/service/jobs", b"{}", secret=b"some-other-secret-0123456789abcdef"), "no valid service signature"),
-        (signed("/service/jobs", b"other"), "no valid service signature"),
+        (signed("/service/jobs", b"other"), "another one was signed"),
+        (
+            {**signed("/service/jobs", b"other"), "x-elastic-body": sha256(b"{}").hexdigest()},
+            "no valid service signature",
+        ),
         (signed("/service/job", b"{}"), "no valid service signature"),
         ({**signed("/service/jobs", b"{}"), "x-elastic-time": "nan"}, "no valid service signature"),
         (signed("/service/jobs", b"{}", at=time.time() - 86_400), "away from this server's time"),
@@ -120,6 +126,12 @@ def test_a_wrong_old_or_borrowed_signature_is_refused(client: httpx.Client, head
     assert answer.status_code == 401
     assert answer.json()["code"] == "unauthorized"
     assert says in answer.json()["message"]
+
+
+def test_of_a_stranger_no_body_is_waited_for(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=20) as connection:
+        connection.sendall(b"POST /service/reconcile HTTP/1.1\r\nhost: x\r\ncontent-length: 16777216\r\n\r\n{")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_the_signature_covers_the_query(client: httpx.Client) -> None:
