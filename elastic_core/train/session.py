@@ -315,6 +315,7 @@ class Session:
             ready.stepper.finish(current.plan, allocation, progress.fraction, progress.work, status, current.started)
         )
         if ready.held_out is not None and progress.passes > progress.evaluations.passes:
+            segments.settled()
             progress.evaluations, metrics = ready.held_out.after_pass(progress.evaluations, progress.passes)
             progress.log(metrics)
 

@@ -4,6 +4,9 @@ After a few steps, which are timed as a trial of a choice is, the group's links 
 exchange set the probe right, where that declares its traffic, and the exact sum's step is predicted for the link. One
 whose warm-up is by the exact sum has both measured, and none is predicted. Nothing is tried: every step is what the job
 asked for. Figures are rank 0's.
+
+Steps count that were taken in one go: ranks that make one model of what they hold (a checkpoint, an evaluation) end what
+was under way, and averages begin a new interval.
 """
 
 from __future__ import annotations
@@ -78,6 +81,10 @@ class AgainstExact:
             self._predict_exact()
         return self.known
 
+    def settled(self) -> None:
+        """Between two steps ranks have made one model of what they hold: the steps before do not count."""
+        self._trial = self._new_trial()
+
     def _new_trial(self) -> Trial:
         return Trial(self._interval > 1, max(self._interval, 1))
 
@@ -87,10 +94,8 @@ class AgainstExact:
             algorithm=self._under, measured_seconds=self._trial.seconds, measured_bytes=self._received()
         )
 
-    def _received(self) -> float | None:
-        """Bytes a step, in the mean over ranks. None of averages: a checkpoint among the steps makes one more."""
-        if issubclass(self._algorithm, WeightAveraging):
-            return None
+    def _received(self) -> float:
+        """Bytes a step, in the mean over ranks."""
         received = torch.tensor([self._trial.received()], dtype=torch.float64)
         dist.all_reduce(received, group=self._group)
         return float(received) / self._world

@@ -184,9 +184,18 @@ class Segments:
     def _tries_averages(self) -> bool:
         return isinstance(self._exchange, AutoExchange) and self._exchange.tries_averages
 
+    def settled(self) -> None:
+        """Ranks have made one model of what they hold, or do so next: between two steps, on every rank alike."""
+        if self._against is not None:
+            self._against.settled()
+
+    def _content(self, boundary: bool) -> Content:
+        self.settled()
+        return self._describe(boundary)
+
     def _save_interval(self) -> None:
         started = time.perf_counter()
-        self._pipeline.save_async(self._progress.order, self._describe(False))
+        self._pipeline.save_async(self._progress.order, self._content(False))
         self._progress.saved()
         self._progress.time("stall", time.perf_counter() - started)  # of the steps; reported with the next checkpoint
         self._clock.saved()
@@ -208,7 +217,7 @@ class Segments:
     def _boundary_async(self) -> None:
         """Go on as if the next segment had begun; `_proceed_unanswered` hears whether it has."""
         self._end_steps()
-        self._pipeline.save_async(self._progress.order, self._describe(True), Ending())
+        self._pipeline.save_async(self._progress.order, self._content(True), Ending())
         self._progress.saved()
         self._unanswered = True
         self._begin_segment()
@@ -226,7 +235,7 @@ class Segments:
         while True:
             attempt += 1
             try:
-                return self._pipeline.save(self._progress.order, self._describe(True), ending)
+                return self._pipeline.save(self._progress.order, self._content(True), ending)
             except SaveFailed as error:
                 self._group.log(f"attempt {attempt} of {_SAVE_TRIES}: {error}")
                 if attempt == _SAVE_TRIES:

@@ -73,25 +73,30 @@ def test_a_warm_up_by_the_exact_sum_is_measured(tmp_path):
     ranks.run(momenta, tmp_path, 2)
 
 
-def averages(rank: int, world: int) -> None:
+def averages(rank: int, world: int, settles_after: int) -> None:
     model = nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     exchange = averaging_class("local_sgd")(None, 4)
     exchange.attach(model, optimizer)
     against = AgainstExact(exchange, class_of("local_sgd"), [parameter.shape for parameter in model.parameters()], 4)
-    steps = 0
+    steps = since = 0
     while not against.known:
         model(torch.ones(2, WIDTH)).sum().backward()
         optimizer.step()
-        steps += 1
-        against.stepped(0.9 if steps % 4 == 0 else 0.1, 0.0)
-    assert steps == 8, "one interval, and one before it"
+        steps, since = steps + 1, since + 1
+        against.stepped(0.9 if since % 4 == 0 else 0.1, 0.0)
+        if steps == settles_after:
+            exchange.settle()
+            against.settled()
+            since = 0
+    assert steps == settles_after + 8, "one interval, and one before it"
     own, exact = against.tried
     assert own.measured_seconds == pytest.approx(0.3)
-    assert own.measured_bytes is None, "a checkpoint in between would be counted"
+    assert own.measured_bytes == pytest.approx(own.predicted_bytes, rel=0.1)
     assert 4 * own.predicted_bytes == pytest.approx(exact.predicted_bytes)
     exchange.close()
 
 
-def test_of_an_average_a_whole_interval_counts(tmp_path):
-    ranks.run(averages, tmp_path, 2)
+@pytest.mark.parametrize("settles_after", [0, 2, 7])
+def test_of_an_average_a_whole_interval_counts_that_no_checkpoint_has_cut(tmp_path, settles_after):
+    ranks.run(averages, tmp_path, 2, settles_after)

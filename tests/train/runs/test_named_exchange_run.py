@@ -26,6 +26,18 @@ def test_a_named_exchange_is_compared_with_the_exact_sum_once_a_start(new_job, a
         assert {cost.algorithm for cost in choice.needs.costs} == {algorithm, "allreduce"}
 
 
+@pytest.mark.parametrize(
+    ("cut_by", "told"),
+    [({}, 1), ({"checkpoints": {"interval_seconds": None, "interval_steps": 6}}, 0), ({"work": {"patience": 9}}, 0)],
+    ids=["nothing", "a checkpoint", "an evaluation after the eighth step"],
+)
+def test_of_an_average_two_intervals_that_nothing_cuts_tell_what_it_saves(new_job, cut_by, told):
+    spec = {"comm": {"algorithm": "local_sgd"}, **cut_by}
+    job = new_job(spec={**spec, "work": {"samples": 20 * BATCH, **cut_by.get("work", {})}})
+    assert job.run(2, BATCH) == [0, 0], job.logs()
+    assert sum(report.choice is not None for report in job.ledger.observations()) == told
+
+
 def test_an_exact_job_is_compared_with_nothing(new_job):
     job = new_job("exact")
     assert job.run(2, BATCH) == [0, 0], job.logs()
