@@ -11,6 +11,7 @@ from typing import Annotated
 
 from elastic_core.domain.number_ranges import AMOUNT, SOME
 
+WORTH = 0.95  # of a step by what is in force: another exchange, or other buckets, must take no more to be chosen
 AMONG = (2, 4, 64)  # ranks, of which it is told what they send; between these it is interpolated
 
 Among = tuple[Annotated[float, AMOUNT], ...]  # a figure for each number of ranks in `AMONG`

@@ -5,8 +5,8 @@ exchange set the probe right, where that declares its traffic, and the exact sum
 whose warm-up is by the exact sum has both measured, and none is predicted. Nothing is tried: every step is what the job
 asked for. Figures are rank 0's.
 
-Steps count that were taken in one go: ranks that make one model of what they hold (a checkpoint, an evaluation) end what
-was under way, and averages begin a new interval.
+Steps count that were taken in one go: ranks that make one model of what they hold (a checkpoint, an evaluation) end
+what was under way, and averages begin a new interval.
 """
 
 from __future__ import annotations

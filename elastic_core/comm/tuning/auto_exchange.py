@@ -45,13 +45,13 @@ from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, Cost, as_measured, 
 from elastic_core.comm.tuning.told_costs import told_costs
 from elastic_core.comm.tuning.trial import INTERVAL_TRIAL_STEPS, TIMED_STEPS, WARM_STEPS, Trial
 from elastic_core.domain import AUTO, EXACT, ExchangeCost, ExchangeFigures, Link
+from elastic_core.domain.exchange_costs import WORTH
 
 TRIED_BESIDE = 2  # exchanges of gradients, besides the exact sum
 AVERAGES_TRIED = 2
 DDP_BUCKET_MIB = 1  # of a model whose exchange is chosen
 BUCKET_SIZES = tuple(mib << 20 for mib in (1, 4, 10, 25, 100))  # in bytes, DDP's among them
 SIZES_BESIDE = 2  # of buckets, besides DDP's
-WORTH = 0.95  # of the exact sum's step, or with DDP's buckets: another must take no more
 MOST_STEPS = (WARM_STEPS + TIMED_STEPS) * (1 + TRIED_BESIDE + SIZES_BESIDE)
 MOST_STEPS_OF_AVERAGES = 2 * AVERAGES_TRIED * INTERVAL_TRIAL_STEPS  # besides: each may begin again once
 

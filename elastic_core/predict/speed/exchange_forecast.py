@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_core.domain import AUTO, EXACT, ExchangeCost, ExchangeNeeds, Limits, Link
-from elastic_core.domain.exchange_costs import AMONG
+from elastic_core.domain.exchange_costs import AMONG, WORTH
 from elastic_core.predict.speed.step_form import Floats, Ints, Shapes
 from elastic_core.spec.parts.job_comm import admitted
-
-WORTH = 0.95  # of the exact sum's step: what another must save to be chosen
 
 Place = tuple[int, bool, str]  # slots, whether on several nodes, type
 

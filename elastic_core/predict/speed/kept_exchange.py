@@ -17,10 +17,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elastic_core.domain import AUTO, EXACT, Limits, ProfilePoint
+from elastic_core.domain.exchange_costs import WORTH
 from elastic_core.spec.parts.job_comm import CLASSES
 
 TRIAL_REPORTS = 5  # the most that one trial makes
-LITTLE_WAITING = 0.05  # of a step, in which no other exchange is tried
+LITTLE_WAITING = 1 - WORTH  # of a step, in which no other exchange is tried
 
 Place = tuple[int, int, str]  # slots, nodes, type
 

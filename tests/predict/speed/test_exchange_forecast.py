@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import ExchangeCost, ExchangeNeeds, Limits, Link
+from elastic_core.domain.exchange_costs import WORTH
 from elastic_core.predict.speed.exchange_forecast import (
-    WORTH,
     ExchangeForecast,
     Links,
     as_of_one_rank,

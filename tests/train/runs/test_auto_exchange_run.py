@@ -13,6 +13,7 @@ import pytest
 
 from elastic_core.comm.algorithms import NAMES
 from elastic_core.domain import ExchangeNeeds
+from elastic_core.domain.exchange_costs import WORTH
 from elastic_core.predict.speed.exchange_forecast import Links, as_of_one_rank, forecast_of
 from elastic_core.predict.speed.kept_exchange import TRIAL_REPORTS
 from elastic_core.predict.speed.step_form import Shapes
@@ -119,7 +120,7 @@ def test_where_averages_are_allowed_a_slow_link_is_given_one(new_job):
     assert CLASSES[choice.algorithm] == "averaging", choice
     figures = {figures.algorithm: figures for figures in choice.figures}
     gradients = [known.measured_seconds for name, known in figures.items() if CLASSES[name] != "averaging"]
-    assert figures[choice.algorithm].measured_seconds <= 0.95 * min(took for took in gradients if took is not None)
+    assert figures[choice.algorithm].measured_seconds <= WORTH * min(took for took in gradients if took is not None)
     counts = Counter(report.comm for report in reports)
     assert set(counts) <= set(NAMES)
     others = [name for name in counts if name not in (choice.algorithm, "allreduce")]
