@@ -49,7 +49,7 @@ class AgainstExact:
         self._computing = 0.0  # seconds of a step, under what was timed last
         self._figures: dict[str, ExchangeFigures] = {}
         self.link: Link | None = None
-        self.known = False
+        self.chosen = False  # as of `AutoExchange`: it is, by its name, and all is known that is told of a choice
 
     @property
     def tried(self) -> tuple[ExchangeFigures, ...]:
@@ -67,26 +67,26 @@ class AgainstExact:
         return told_costs(gradients, weights, self._shapes, self._figures, torch.device("cpu"), self._interval)
 
     def stepped(self, seconds: float, wait_seconds: float) -> bool:
-        """After each step, on every rank alike: whether it is known from now on. Collective at the end of a trial;
-        raises torch's `RuntimeError` where a peer is gone."""
-        if self.known:
+        """After each step, on every rank alike: whether the exchange counts as `chosen` from now on. Collective at the
+        end of a trial; raises torch's `RuntimeError` where a peer is gone."""
+        if self.chosen:
             return False
         if self._exchange.in_force != self._under:
             self._under, self._trial = self._exchange.in_force, self._new_trial()
         if self._under in self._figures or not self._trial.add(seconds, wait_seconds):
             return False
         self._end_trial()
-        self.known = self._under == self._exchange.name
-        if self.known and EXACT not in self._figures:
+        self.chosen = self._under == self._exchange.name
+        if self.chosen and EXACT not in self._figures:
             self._predict_exact()
-        return self.known
+        return self.chosen
 
     def settled(self) -> None:
         """Between two steps ranks have made one model of what they hold: the steps before do not count."""
         self._trial = self._new_trial()
 
     def _new_trial(self) -> Trial:
-        return Trial(self._interval > 1, max(self._interval, 1))
+        return Trial(self._interval > 1, self._interval)
 
     def _end_trial(self) -> None:
         self._computing = self._trial.computing

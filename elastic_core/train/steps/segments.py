@@ -157,12 +157,15 @@ class Segments:
 
     def _exchange_changes(self, seconds: float, wait_seconds: float) -> bool:
         """After a step: another is in force, or more is known of it. Collective now and then."""
-        exchange, against = self._exchange, self._against
+        choice = self._choice
         with communicating("the choice of an exchange"):
-            if isinstance(exchange, AutoExchange):
-                return exchange.stepped(seconds, wait_seconds)
-            known = against is not None and against.stepped(seconds, wait_seconds)
-        return known or self._other_in_force
+            told = choice is not None and choice.stepped(seconds, wait_seconds)
+        return told or self._other_in_force
+
+    @property
+    def _choice(self) -> AutoExchange | AgainstExact | None:
+        """What times steps under exchanges, and tells of the one that is chosen."""
+        return self._exchange if isinstance(self._exchange, AutoExchange) else self._against
 
     @property
     def _other_in_force(self) -> bool:
@@ -170,13 +173,10 @@ class Segments:
         return self._exchange is not None and self._exchange.in_force != self._progress.in_force
 
     def _name_exchange(self) -> None:
-        exchange = self._exchange
+        exchange, choice = self._exchange, self._choice
         assert exchange is not None, "another one is in force"
-        if isinstance(exchange, AutoExchange) and exchange.chosen:
-            self._progress.exchange_is(exchange.in_force, exchange.tried, exchange.costs(), exchange.link)
-        elif self._against is not None and self._against.known:
-            against = self._against
-            self._progress.exchange_is(exchange.in_force, against.tried, against.costs(), against.link)
+        if choice is not None and choice.chosen:
+            self._progress.exchange_is(exchange.in_force, choice.tried, choice.costs(), choice.link)
         else:
             self._progress.exchange_is(exchange.in_force)
 

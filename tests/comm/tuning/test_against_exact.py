@@ -25,7 +25,7 @@ def gradients(rank: int, world: int, name: str) -> None:
     shapes = [parameter.shape for parameter in model.parameters()]
     against = AgainstExact(exchange, class_of(name), shapes)
     steps = 0
-    while not against.known:
+    while not against.chosen:
         model(torch.ones(2, WIDTH)).sum().backward()
         against.stepped(0.5, 0.4)
         steps += 1
@@ -56,7 +56,7 @@ def momenta(rank: int, world: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     exchange.follow(optimizer)
     against = AgainstExact(exchange, class_of("qadam"), [parameter.shape for parameter in model.parameters()])
-    while not against.known:
+    while not against.chosen:
         model(torch.ones(2, WIDTH)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -80,7 +80,7 @@ def averages(rank: int, world: int, settles_after: int) -> None:
     exchange.attach(model, optimizer)
     against = AgainstExact(exchange, class_of("local_sgd"), [parameter.shape for parameter in model.parameters()], 4)
     steps = since = 0
-    while not against.known:
+    while not against.chosen:
         model(torch.ones(2, WIDTH)).sum().backward()
         optimizer.step()
         steps, since = steps + 1, since + 1
