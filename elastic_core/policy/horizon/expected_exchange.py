@@ -15,8 +15,9 @@ from elastic_core.domain import EXACT, JobView, Target
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.allocation_problem import Problem
+from elastic_core.policy.horizon.outlook import shares
 from elastic_core.policy.horizon.speeds.corrected import CountedWith, counted_with
-from elastic_core.predict.speed.throughput import Ints, split
+from elastic_core.predict.speed.throughput import Ints
 
 
 def with_expected_exchanges(targets: Mapping[str, Target], problem: Problem, chosen: Ints) -> dict[str, Target]:
@@ -45,17 +46,12 @@ def _counted_with(
     targets: Mapping[str, Target], problem: Problem, rows: list[int], at: Ints
 ) -> list[CountedWith | None]:
     options, jobs = problem.options, [problem.jobs[row] for row in rows]
-    slots, type_index, batches = options.counts[at], options.kind_index[at], problem.batches[rows, at]
     nodes = [
         _num_nodes(job, targets[job.job_id], fewest)
         for job, fewest in zip(jobs, options.num_nodes[at].tolist(), strict=True)
     ]
-    parts = [
-        split(batch, count, job.limits.max_local(options.kinds[index]))
-        for job, batch, count, index in zip(jobs, np.maximum(batches, slots), slots, type_index, strict=True)
-    ]
-    local, accumulation = np.asarray(parts).T
-    models = [problem.corrected[row] for row in rows]
+    local, accumulation = shares(jobs, at, problem.batches[rows, at], options)
+    models, slots, type_index = [problem.corrected[row] for row in rows], options.counts[at], options.kind_index[at]
     return counted_with(models, options.kinds, type_index, slots, np.asarray(nodes), local, accumulation)
 
 

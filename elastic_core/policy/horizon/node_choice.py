@@ -17,13 +17,14 @@ from elastic_core.domain import JobView, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.allocation_problem import Problem
+from elastic_core.policy.horizon.outlook import shares
 from elastic_core.policy.horizon.speeds.corrected import slowness_over_nodes
 from elastic_core.policy.plans.consolidation import Stake, consolidate
 from elastic_core.policy.plans.migration import by_node
 from elastic_core.policy.plans.packing import Room, place
 from elastic_core.policy.rules.priorities import weights
 from elastic_core.predict.speed.posterior import MODEL_ERROR
-from elastic_core.predict.speed.throughput import Ints, split
+from elastic_core.predict.speed.throughput import Ints
 
 _Stakes = dict[str, dict[str, Stake]]  # by type, then job
 _Free = dict[str, dict[str, int]]  # slots by type, then node
@@ -137,12 +138,9 @@ def _gains_of_one_node(
     if not fitting:
         return {}
     at = chosen[fitting]
-    slots, batches, type_index = options.counts[at], problem.batches[fitting, at], options.kind_index[at]
-    parts = [
-        split(batch, count, problem.jobs[row].limits.max_local(options.kinds[index]))
-        for row, batch, count, index in zip(fitting, np.maximum(batches, slots), slots, type_index, strict=True)
-    ]
-    local, accumulation = np.asarray(parts).T
+    slots, type_index = options.counts[at], options.kind_index[at]
+    jobs = [problem.jobs[row] for row in fitting]
+    local, accumulation = shares(jobs, at, problem.batches[fitting, at], options)
     models = [problem.corrected[row] for row in fitting]
     slowness = slowness_over_nodes(models, options.kinds, type_index, slots, local, accumulation)
     slowness = np.where(slowness > 1.0 + MODEL_ERROR, slowness, 1.0)

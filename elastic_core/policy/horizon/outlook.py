@@ -179,13 +179,22 @@ def uncertainties_at(
     return errors
 
 
-def _errors(jobs: Sequence[JobView], times: Sequence[StepTime], at: Ints, batches: Ints, options: Options) -> Floats:
-    slots, kinds = options.counts[at], [options.kinds[index] for index in options.kind_index[at]]
+def shares(jobs: Sequence[JobView], at: Ints, batches: Ints, options: Options) -> tuple[Ints, Ints]:
+    """(local batch, accumulation) of the fullest rank, of each job at one option and global batch."""
+    slots = options.counts[at]
     parts = [
-        split(batch, count, job.limits.max_local(kind))
-        for batch, count, job, kind in zip(np.maximum(batches, slots), slots, jobs, kinds, strict=True)
+        split(batch, count, job.limits.max_local(options.kinds[index]))
+        for batch, count, job, index in zip(
+            np.maximum(batches, slots), slots, jobs, options.kind_index[at], strict=True
+        )
     ]
     local, accumulation = np.asarray(parts).T
+    return local, accumulation
+
+
+def _errors(jobs: Sequence[JobView], times: Sequence[StepTime], at: Ints, batches: Ints, options: Options) -> Floats:
+    slots, kinds = options.counts[at], [options.kinds[index] for index in options.kind_index[at]]
+    local, accumulation = shares(jobs, at, batches, options)
     return throughput.relative_errors(times, kinds, slots, options.num_nodes[at], local, accumulation)
 
 

@@ -24,10 +24,11 @@ def with_exchanges(plan: Plan, snapshot: Snapshot) -> Plan:
 
 
 def _with_exchange(target: Target, job: JobView) -> Target:
-    comm = job.limits.comm
-    kept, words = _kept_there(target, job) if comm == AUTO else ("", "")
-    expected = (kept or target.expected_comm) if comm == AUTO else ""
-    return replace(target, comm=comm, expected_comm=expected, reason="; ".join(filter(None, (target.reason, words))))
+    if job.limits.comm != AUTO:
+        return replace(target, comm=job.limits.comm, expected_comm="")
+    kept, words = _kept_there(target, job)
+    reason = "; ".join(filter(None, (target.reason, words)))
+    return replace(target, comm=AUTO, expected_comm=kept or target.expected_comm, reason=reason)
 
 
 def _kept_there(target: Target, job: JobView) -> tuple[str, str]:
