@@ -26,7 +26,7 @@ from elastic_core.control.scheduling.snapshots import Fit, submission
 from elastic_core.domain import EXACT, Layout, Limits, Node, PlacedSpeed, ProfilePoint
 from elastic_core.domain.placed import counts_of
 from elastic_core.policy.task_memory.exchange_memory import ExchangeMemory
-from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, Place
+from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, TriedAt, tried_at
 from elastic_core.predict.speed.kept_exchange import own_points
 from elastic_core.predict.speed.step_form import Shapes
 from elastic_core.predict.speed.throughput import StepTime, split
@@ -49,8 +49,8 @@ class CurveBasis:
     exchange: ExchangeForecast | None = None  # what the policy counts with where nothing was kept
 
     @cached_property
-    def tried(self) -> frozenset[Place]:
-        return frozenset((p.num_slots, p.num_nodes > 1, p.type) for p in own_points(self.points, self.limits))
+    def tried(self) -> frozenset[TriedAt]:
+        return tried_at(own_points(self.points, self.limits))
 
 
 def basis(tx: Tx, job_id: str) -> CurveBasis:

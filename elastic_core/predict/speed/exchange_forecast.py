@@ -11,18 +11,18 @@ much as one rank alone. What was measured is taken to one rank a node, and from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_core.domain import AUTO, EXACT, ExchangeCost, ExchangeNeeds, Limits, Link
+from elastic_core.domain import AUTO, EXACT, ExchangeCost, ExchangeNeeds, Limits, Link, ProfilePoint
 from elastic_core.domain.exchange_costs import AMONG, WORTH
 from elastic_core.predict.speed.step_form import Floats, Ints, Shapes
 from elastic_core.spec.parts.job_comm import admitted
 
-Place = tuple[int, bool, str]  # slots, whether on several nodes, type
+TriedAt = tuple[int, bool, str]  # slots, whether on several nodes, type
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class ExchangeForecast:
         shared = np.where(shapes.far, crossing(shapes.num_slots, shapes.num_nodes), 1.0)
         several = np.where(shapes.several, 1.0, np.nan)
         return latency * several, per_byte * shared
+
+
+def tried_at(points: Iterable[ProfilePoint]) -> frozenset[TriedAt]:
+    """Where something was measured, so that a forecast has no say."""
+    return frozenset((point.num_slots, point.num_nodes > 1, point.type) for point in points)
 
 
 def crossing(num_slots: Ints, num_nodes: Ints) -> Floats:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
-from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, Place
+from elastic_core.predict.speed.exchange_forecast import ExchangeForecast, TriedAt, tried_at
 from elastic_core.predict.speed.kept_exchange import own_points
 from elastic_core.predict.speed.layout_speeds import is_plain
 from elastic_core.predict.speed.step_form import Shapes, evaluate
@@ -39,7 +39,7 @@ class Corrected:
     measured_at: Floats
     residuals: Floats  # logarithm of measured over fitted seconds there
     exchange: ExchangeForecast | None = None  # of who may choose one; None: the fit says it all
-    tried: frozenset[Place] = frozenset()  # where it has no say
+    tried: frozenset[TriedAt] = frozenset()  # where it has no say
 
     @staticmethod
     def of(times: StepTime, points: Sequence[ProfilePoint], exchange: ExchangeForecast | None = None) -> Corrected:
@@ -73,10 +73,8 @@ class Corrected:
 
 def _exchange_of(
     points: Sequence[ProfilePoint], forecast: ExchangeForecast | None
-) -> tuple[()] | tuple[ExchangeForecast, frozenset[Place]]:
-    if forecast is None:
-        return ()
-    return forecast, frozenset((point.num_slots, point.num_nodes > 1, point.type) for point in points)
+) -> tuple[()] | tuple[ExchangeForecast, frozenset[TriedAt]]:
+    return () if forecast is None else (forecast, tried_at(points))
 
 
 def seconds_of(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shapes) -> Floats:
@@ -114,12 +112,12 @@ def _log_steps(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shap
     for forecast, tried, rows in forecasts:
         own = _of_rows(shapes, rows)
         expected = forecast.expected(kinds, own, np.exp(parts.log_grad[rows]))
-        counts = expected.known & ~_among_places(tried, kinds, own)
+        counts = expected.known & ~_was_tried(tried, kinds, own)
         log_step[rows] = np.where(counts, np.log(np.where(counts, expected.seconds, 1.0)), log_step[rows])
     return log_step
 
 
-def _with_forecasts(models: Sequence[Corrected]) -> list[tuple[ExchangeForecast, frozenset[Place], list[int]]]:
+def _with_forecasts(models: Sequence[Corrected]) -> list[tuple[ExchangeForecast, frozenset[TriedAt], list[int]]]:
     """Those that have one, and their rows: jobs of one task share a model."""
     rows_of: dict[int, list[int]] = {}
     for row, model in enumerate(models):
@@ -135,10 +133,10 @@ def _of_rows(shapes: Shapes, rows: Sequence[int]) -> Shapes:
     return Shapes(*(of if len(of) == 1 else of[rows] for of in of_all))
 
 
-def _among_places(places: Collection[Place], kinds: Sequence[str], shapes: Shapes) -> NDArray[np.bool_]:
-    """Whether each configuration is at one of them."""
+def _was_tried(tried: Collection[TriedAt], kinds: Sequence[str], shapes: Shapes) -> NDArray[np.bool_]:
+    """Whether each configuration is at one of these."""
     found = np.zeros(np.broadcast_shapes(shapes.num_slots.shape, shapes.type_index.shape), dtype=np.bool_)
-    for slots, far, kind in places:
+    for slots, far, kind in tried:
         if kind in kinds:
             found |= (shapes.num_slots == slots) & (shapes.far == far) & (shapes.type_index == kinds.index(kind))
     return found
@@ -164,11 +162,11 @@ def counted_with(
     found: list[CountedWith | None] = [None] * len(models)
     for forecast, tried, rows in _with_forecasts(models):
         own = _of_rows(shapes, rows)
-        expected, known = forecast.expected(kinds, own, computing[rows]), _among_places(tried, kinds, own)
-        of_rows = (of[:, 0].tolist() for of in (expected.known, expected.chosen, expected.gain, known))
-        for row, told, chosen, gain, was_tried in zip(rows, *of_rows, strict=True):
+        expected, was_tried = forecast.expected(kinds, own, computing[rows]), _was_tried(tried, kinds, own)
+        of_rows = (of[:, 0].tolist() for of in (expected.known, expected.chosen, expected.gain, was_tried))
+        for row, told, chosen, gain, measured in zip(rows, *of_rows, strict=True):
             if told:
-                found[row] = CountedWith(forecast.costs[chosen].algorithm, gain, not was_tried)
+                found[row] = CountedWith(forecast.costs[chosen].algorithm, gain, not measured)
     return found
 
 
