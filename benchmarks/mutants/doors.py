@@ -42,7 +42,7 @@ DOORS = (
     ),
     _one(
         "a captured service request is answered again", TOKENS,
-        "        if not self._is_new(nonce, float(at) + SKEW_SECONDS, now):\n", "        if False:\n",
+        "        if not self._is_new(headers[NONCE_HEADER], float(headers[TIME_HEADER]) + SKEW_SECONDS, now):\n", "        if False:\n",
         "tests/protocol/test_tokens.py",
     ),
     _one(

@@ -14,9 +14,7 @@ from sqlalchemy import create_engine, text
 from elastic_core.control.number_checks import check_numbers
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import (
-    ExchangeCost,
     ExchangeFigures,
-    ExchangeNeeds,
     Layout,
     Link,
     Observation,
@@ -32,11 +30,10 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Commit, Heartbeat
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 from tests.control.conftest import Plane
+from tests.policy.builders import A_COST, told_costs
 
 BY_PROGRESS = {"work": {"samples": 10_000, "measure": "progress"}}
 HUGE = 10**30
-COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
-NEEDS = ExchangeNeeds(num_slots=2, num_nodes=1, type="cpu", costs=(COST,))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +69,9 @@ def test_an_odd_number_of_a_commit_is_refused_in_words(plane: Plane, odd: dict[s
      {"samples_per_second": inf}, {"progress": nan}, {"memory_bytes": HUGE},
      {"stages": (PlacedStage(layers=(0, HUGE), type="cpu", num_slots=1),)},
      {"exchanges": (ExchangeFigures(algorithm="allreduce", measured_seconds=nan),)},
-     {"exchange_needs": replace(NEEDS, link=Link(-1.0, 1e-9))},
-     {"exchange_needs": replace(NEEDS, costs=(replace(COST, sent_bytes=(1.0, inf, 1.0)),))},
-     {"exchange_needs": replace(NEEDS, costs=(replace(COST, every=0),))}],
+     {"exchange_needs": told_costs(A_COST, link=Link(-1.0, 1e-9))},
+     {"exchange_needs": told_costs(replace(A_COST, sent_bytes=(1.0, inf, 1.0)))},
+     {"exchange_needs": told_costs(replace(A_COST, every=0))}],
     ids=str,
 )  # fmt: skip
 def test_an_odd_number_of_an_observation_is_refused_in_words(plane: Plane, odd: dict[str, Any]) -> None:

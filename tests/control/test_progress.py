@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import EndedJob, ExchangeCost, ExchangeFigures, ExchangeNeeds, JobState, Link
+from elastic_core.domain import EndedJob, ExchangeFigures, JobState, Link
 from elastic_core.protocol.trainer import Heartbeat
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
+from tests.policy.builders import A_COST, told_costs
 
 WORK = {"work": {"samples": 10_000, "measure": "progress"}}  # at a base batch of 16
 
@@ -102,11 +105,8 @@ def test_decisions_are_shown_what_its_ranks_told_of_exchanges_last(control: Ledg
     figures = (ExchangeFigures(algorithm="allreduce", measured_seconds=0.5),)
     trainer.observe([an_observation(10, order, exchanges=figures)])
     assert control.snapshot().jobs[0].exchange is None
-    cost = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
     held = order.allocation
-    needs = ExchangeNeeds(
-        num_slots=held.num_slots, num_nodes=held.num_nodes, type="cpu", costs=(cost,), link=Link(1e-5, 1e-9)
-    )
+    needs = replace(told_costs(A_COST, num_nodes=held.num_nodes, link=Link(1e-5, 1e-9)), num_slots=held.num_slots)
     trainer.observe([an_observation(20, order, exchanges=figures, exchange_needs=needs)])
     assert control.snapshot().jobs[0].exchange == needs
 

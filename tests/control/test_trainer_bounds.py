@@ -11,19 +11,13 @@ from structlog.testing import capture_logs
 from elastic_core.control import commit_pace
 from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import ExchangeCost, ExchangeFigures, ExchangeNeeds, Layout
+from elastic_core.domain import ExchangeFigures, Layout
 from elastic_core.errors import TooMany, UserError
 from tests.builders import FakeClock, a_commit, an_observation
 from tests.control.conftest import Plane
+from tests.policy.builders import A_COST, told_costs
 
-COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
-
-
-NEEDS = ExchangeNeeds(num_slots=4, num_nodes=2, type="cpu", costs=(COST,))
-
-
-def needs(costs: tuple[ExchangeCost, ...]) -> ExchangeNeeds:
-    return replace(NEEDS, costs=costs)
+NEEDS = replace(told_costs(A_COST, num_nodes=2), num_slots=4)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +66,9 @@ def test_what_a_job_of_a_thousand_ranks_commits_is_taken(plane: Plane) -> None:
         ({"comm": "c" * 257}, "comm has 257 characters"),
         ({"exchanges": 1_025 * (ExchangeFigures(algorithm="allreduce"),)}, "exchanges has 1025 entries"),
         ({"exchanges": (ExchangeFigures(algorithm="a" * 257),)}, "algorithm has 257 characters"),
-        ({"exchange_needs": needs(33 * (COST,))}, "costs of exchange_needs has 33 entries; allowed are 32"),
-        ({"exchange_needs": needs((replace(COST, algorithm="a" * 257),))}, "algorithm has 257 characters"),
-        ({"exchange_needs": needs((replace(COST, rounds=(2.0, 2.0)),))}, "3 numbers of bytes and 2 of rounds"),
+        ({"exchange_needs": told_costs(*33 * (A_COST,))}, "costs of exchange_needs has 33 entries; allowed are 32"),
+        ({"exchange_needs": told_costs(replace(A_COST, algorithm="a" * 257))}, "algorithm has 257 characters"),
+        ({"exchange_needs": told_costs(replace(A_COST, rounds=(2.0, 2.0)))}, "3 numbers of bytes and 2 of rounds"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -138,7 +132,7 @@ def test_of_many_notes_the_first_and_the_newest_are_kept(plane: Plane) -> None:
         ({"exchange_needs": replace(NEEDS, num_slots=2)}, "num_slots of exchange_needs is 2; .* it can be 4"),
         ({"exchange_needs": replace(NEEDS, num_nodes=3)}, "num_nodes of exchange_needs is 3; .* it can be 2"),
         (
-            {"exchange_needs": replace(NEEDS, costs=(replace(COST, algorithm="invented"),))},
+            {"exchange_needs": replace(NEEDS, costs=(replace(A_COST, algorithm="invented"),))},
             "an algorithm of exchange_needs is 'invented'; .* it can be allreduce or ",
         ),
     ],

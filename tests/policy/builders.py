@@ -9,9 +9,12 @@ from typing import Any
 
 from elastic_core.domain import (
     Allocation,
+    ExchangeCost,
+    ExchangeNeeds,
     JobView,
     Layout,
     Limits,
+    Link,
     Node,
     Plan,
     ProfilePoint,
@@ -68,6 +71,14 @@ def point(
         sync_seconds=sync,
         count=10,
     )
+
+
+A_COST = ExchangeCost(algorithm="allreduce", sent_bytes=(1.0, 2.0, 3.0), rounds=(2.0, 2.0, 2.0))
+
+
+def told_costs(*costs: ExchangeCost, num_nodes: int = 1, link: Link | None = None) -> ExchangeNeeds:
+    """As two ranks on CPU slots tell them."""
+    return ExchangeNeeds(num_slots=2, num_nodes=num_nodes, type="cpu", costs=costs, link=link)
 
 
 def measured(view: JobView, *points: ProfilePoint) -> JobView:

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 
 from elastic_core.domain import (
     Allocation,
-    ExchangeCost,
-    ExchangeNeeds,
     JobView,
     Layout,
     Limits,
@@ -40,6 +38,7 @@ from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim import projection
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.projection import COARSER, course, what_if, work_of, workload_of
+from tests.policy.builders import A_COST, told_costs
 from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
 from tests.sim.builders import Scripted
 
@@ -217,14 +216,12 @@ def test_the_policy_is_told_of_the_work_what_it_is_told_in_production(monkeypatc
 
 SPEED = PlacedSpeed(stages=(PlacedStage(layers=(0, 2), type="cpu", num_slots=2),), samples_per_second=80.0, count=9)
 STEPS = StepForecast(probabilities=(0.1, 0.9), seconds={"cpu": (0.2, 0.6)})
-COST = ExchangeCost(algorithm="allreduce", sent_bytes=(8.0, 8.0, 8.0), rounds=(0.0, 0.0, 0.0))
-NEEDS = ExchangeNeeds(num_slots=2, num_nodes=1, type="cpu", costs=(COST,))
 OF_ALL = {
     "name": "the first", "task": "digits:Digits", "queue": "prod", "priority": 3, "deadline": NOW + 9000.0,
     "scale_invariant": True, "budget": 50.0, "prefers_cost": True, "user": "ada", "spent": 7.5, "num_resizes": 4,
     "last_batch": 16, "last_resize_at": NOW - 30.0, "in_place_seconds": 1.5, "restart_seconds": 4.0,
     "attained_slot_seconds": 640.0, "placed_speeds": (SPEED,), "noise_scale": 32.0, "predictable": 0.8,
-    "done_samples": 8_000, "state_bytes": 4096, "exchange": NEEDS,
+    "done_samples": 8_000, "state_bytes": 4096, "exchange": told_costs(A_COST),
 }  # fmt: skip
 FORECAST = {
     "total_samples": None, "most_samples": 12_000, "expected_samples": 9_000.0, "work_forecast": SOON,

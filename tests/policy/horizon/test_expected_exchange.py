@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from elastic_core.domain import ExchangeCost, ExchangeNeeds, JobView, Link, Snapshot, Target
+from elastic_core.domain import ExchangeCost, JobView, Snapshot, Target
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.plans.exchanges import with_exchanges
 from elastic_core.policy.plans.grants import granted
-from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
+from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot, told_costs
 from tests.predict.speed.test_exchange_forecast import BYTES, EXACT, FAST, SLOW, cost
 
 AUTO = limits((1, 2, 4), batch=(64, 64), comm="auto", comm_allow="lossy")
@@ -18,19 +18,15 @@ NODES = nodes(2, 2)
 ON_ONE_NODE = (point(1, 64, 1.0), point(2, 64, 0.52, sync=0.01))
 
 
-def needs(*costs: ExchangeCost, link: Link | None = None, num_nodes: int = 1) -> ExchangeNeeds:
-    return ExchangeNeeds(num_slots=2, num_nodes=num_nodes, type="cpu", costs=(EXACT, *costs), link=link)
-
-
 def scales(*costs: ExchangeCost, lim=AUTO) -> JobView:
     """On one node it scales, and it has never left it."""
-    view = measured(job("a", lim=lim, task="t", exchange=needs(*costs, link=FAST)), *ON_ONE_NODE)
+    view = measured(job("a", lim=lim, task="t", exchange=told_costs(EXACT, *costs, link=FAST)), *ON_ONE_NODE)
     return holding(view, *NODES[0].slots())
 
 
 # Of a pool that it has left: it met the link between the nodes.
 STRANGER = job("z", 1.0, limits((1,), comm="auto", comm_allow="lossy"), task="u",
-               exchange=needs(BYTES, link=SLOW, num_nodes=2), paused="by its user")  # fmt: skip
+               exchange=told_costs(EXACT, BYTES, link=SLOW, num_nodes=2), paused="by its user")  # fmt: skip
 
 
 def decided(view: JobView, *others: JobView) -> Target:
@@ -66,7 +62,7 @@ def test_without_a_link_between_nodes_the_model_of_step_times_says_what_they_are
 def test_a_named_exchange_is_counted_with_alone() -> None:
     slow, thin = (replace(AUTO, comm=name, comm_allow="") for name in ("bytegrad", "powersgd"))
     views = [
-        holding(measured(job("a", lim=lim, task="t", exchange=needs(own, link=FAST)),
+        holding(measured(job("a", lim=lim, task="t", exchange=told_costs(EXACT, own, link=FAST)),
                          ON_ONE_NODE[0], replace(ON_ONE_NODE[1], comm=lim.comm)), *NODES[0].slots())
         for lim, own in ((slow, BYTES), (thin, THIN))
     ]  # fmt: skip

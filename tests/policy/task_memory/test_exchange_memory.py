@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.domain import ExchangeNeeds, JobView, Link
+from elastic_core.domain import JobView, Link
 from elastic_core.policy.task_memory.exchange_memory import MOST_TASKS, ExchangeMemory
 from elastic_core.predict.speed.exchange_forecast import Links
-from tests.policy.builders import job, limits
+from tests.policy.builders import job, limits, told_costs
 from tests.predict.speed.test_exchange_forecast import BYTES, EXACT, FAST, SLOW
 
 AUTO = limits(comm="auto", comm_allow="lossy")
 
 
 def telling(name: str, link: Link | None, num_nodes: int = 1, task: str = "t", **more: object) -> JobView:
-    needs = ExchangeNeeds(num_slots=2, num_nodes=num_nodes, type="cpu", costs=(EXACT, BYTES), link=link)
+    needs = told_costs(EXACT, BYTES, num_nodes=num_nodes, link=link)
     return job(name, lim=AUTO, task=task, exchange=needs, **more)
 
 
