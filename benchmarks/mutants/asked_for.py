@@ -152,7 +152,7 @@ TIME = (
         f"{OF_FOLDERS}::test_a_stop_that_is_repeated_after_the_clock_was_set_keeps_to_its_grace",
     ),
     _one(
-        "a stop that is repeated begins its grace anew", 9, FOLDERS, "min(now + grace_seconds, request.kill_at) if request else now + grace_seconds", "now + grace_seconds",
+        "a stop that is repeated begins its grace anew", 9, FOLDERS, "now if request.before_agent else min(kill_at, request.kill_at)", "now if request.before_agent else kill_at",
         f"{OF_FOLDERS}::test_a_stop_that_is_repeated_after_the_clock_was_set_keeps_to_its_grace",
     ),
     _one(
