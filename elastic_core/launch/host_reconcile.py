@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import Thread
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 5.0  # for processes that nobody owns: they can commit nothing, so there is little to wait for
 KEEP_SECONDS = 600.0  # that a dead group stays visible
+SWEEP_SECONDS = 50.0  # that the store may take, deleting and looking for litter: the next minute has more to do
 LITTER_SECONDS = 3600.0  # since the last write of a directory that nobody has committed, before it is litter
 
 
@@ -100,3 +103,27 @@ def sweep_store(
         raise
     crash_here("sweep.deleted")
     control.swept(swept.checkpoint_ids)
+
+
+def sweep_store_in_time(control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer) -> None:
+    """`sweep_store`, but a store that hangs, with however many requests and time-outs, holds nobody up for longer than
+    `SWEEP_SECONDS`. Raises `InfrastructureError` then, and what hangs ends with this process."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            sweep_store(control, store, answer)
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    thread = Thread(target=run, name="sweep-store", daemon=True)
+    thread.start()
+    thread.join(SWEEP_SECONDS)
+    if not done.done():
+        raise InfrastructureError(
+            f"the sweep of {store.url} has not ended within {SWEEP_SECONDS:g} s: the store is slow, or hangs. What it "
+            "has deleted is told to the ledger by the next one"
+        )
+    done.result()

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -15,11 +16,18 @@ from elastic_core.control.transitions.removable import TURN_SECONDS, TURNS
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.host_reconcile import KEEP_SECONDS, LITTER_SECONDS, reconcile_host, sweep_store
+from elastic_core.launch.host_reconcile import (
+    KEEP_SECONDS,
+    LITTER_SECONDS,
+    reconcile_host,
+    sweep_store,
+    sweep_store_in_time,
+)
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import ExitReport, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.service import PoolControl
+from elastic_core.state.stores.litter import NotSwept
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store_urls import open_store
 from tests.builders import FACTS, Life, a_cluster, a_commit, a_control, a_spec
@@ -191,3 +199,48 @@ def test_the_ledger_hears_of_what_was_swept_besides_what_could_not_be(
         sweep_store(control, store, reconcile_host(control, scripted(home, "sleep")))
     (left,) = reconcile_host(control, scripted(home, "sleep")).removable_checkpoints
     assert left.step == 10
+
+
+class Hanging(LocalStore):
+    """Answers once it is let go."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.let_go = Event()
+
+    def delete(self, prefix: str) -> None:
+        assert self.let_go.wait(60)
+        super().delete(prefix)
+
+
+def test_a_store_that_hangs_holds_reconciliation_up_for_so_long_and_what_it_did_is_told_later(
+    home: Path, control: LedgerControl, life: Life, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.launch.host_reconcile.SWEEP_SECONDS", 0.3)
+    store = Hanging(Path(control.settings.store_url()))
+    granted = life.start()
+    for step in (10, 20):
+        control.trainer(granted.token).commit(a_commit(granted, step))
+    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
+    clock.ahead = 300.0  # past the ledger's own grace
+    answer = reconcile_host(control, scripted(home, "sleep"))
+    with pytest.raises(InfrastructureError, match=r"not ended within 0.3 s: the store is slow, or hangs"):
+        sweep_store_in_time(control, store, answer)
+    assert control.reconcile([], clock()).removable_checkpoints == answer.removable_checkpoints
+    store.let_go.set()
+    sweep_store_in_time(control, store, answer)
+    assert control.reconcile([], clock()).removable_checkpoints == ()
+
+
+def test_what_a_sweep_raises_is_raised_to_whoever_waits_for_it(
+    home: Path, control: LedgerControl, life: Life, clock: Clock
+) -> None:
+    granted = life.start()
+    for step in (10, 20, 30):
+        control.trainer(granted.token).commit(a_commit(granted, step))
+    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
+    clock.ahead = 300.0  # past the ledger's own grace
+    with pytest.raises(NotSwept, match=r"step-0000000010.* not permitted"):
+        sweep_store_in_time(
+            control, Refusing(Path(control.settings.store_url())), reconcile_host(control, scripted(home, "sleep"))
+        )

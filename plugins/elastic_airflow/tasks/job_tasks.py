@@ -242,7 +242,7 @@ class ReconcileOperator(ElasticOperator):
     def execute(self, context: Any) -> list[str]:
         from elastic_core.host.steady_clock import SteadyClock
         from elastic_core.launch import launchers
-        from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
+        from elastic_core.launch.host_reconcile import reconcile_host, sweep_store_in_time
         from elastic_core.state.memory_tier import cache_servers
         from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
@@ -263,7 +263,7 @@ class ReconcileOperator(ElasticOperator):
             self.log.info("%d files of Airflow's logs were older than ELASTIC_KEEP_DAYS, and are removed", removed)
         told = self._tell_of_risks(control, settings, context)
         # Last: jobs write in the store, and what they make that cannot be deleted fails this task every minute.
-        sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
+        sweep_store_in_time(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
         return actions + told
 
     def _tell_of_risks(self, control: HttpControl, settings: Settings, context: Any) -> list[str]:
