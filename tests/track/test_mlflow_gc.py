@@ -121,17 +121,25 @@ def test_the_run_of_a_job_that_trains_stays_deleted(
     client.delete_run(run.run_id)
     assert collect(store, root, NOTHING_IS_KEPT) == Collected()
     assert client.get_run(run.run_id).info.lifecycle_stage == "deleted"
+    with pytest.raises(MlflowException, match="must be in the 'active' state"):
+        client.set_terminated(run.run_id)
+    client.restore_run(run.run_id)
+    client.set_terminated(run.run_id)
+    client.delete_run(run.run_id)
+    assert collect(store, root, NOTHING_IS_KEPT) == Collected(runs=1)
 
 
+@pytest.mark.parametrize("source", ["{model.artifact_location}", "models:/{model.model_id}"])
 def test_what_a_registered_version_is_made_of_stays(
-    client: MlflowClient, run: Run, store: GuardedTracking, root: Path
+    client: MlflowClient, run: Run, store: GuardedTracking, root: Path, source: str
 ) -> None:
+    """By its place, or by the name that `mlflow.register_model` gives it."""
     model, name = model_of(client, run, "mine/lineage-0/step-1"), f"gc-{uuid.uuid4().hex[:8]}"
     client.create_registered_model(name)
-    client.create_model_version(name, model.artifact_location, run.run_id, model_id=model.model_id)
+    client.create_model_version(name, source.format(model=model), run.run_id, model_id=model.model_id)
     client.log_text(run.run_id, "weights", "model/weights.txt")
-    source = f"{client.get_run(run.run_id).info.artifact_uri}/model"
-    second = client.create_model_version(name, source, run.run_id).version
+    below_the_run = f"{client.get_run(run.run_id).info.artifact_uri}/model"
+    second = client.create_model_version(name, below_the_run, run.run_id).version
     client.set_terminated(run.run_id)
     client.delete_run(run.run_id)
     Runs(client, proxied_only=True).retire_checkpoint(run.experiment_id, "mine/lineage-0/step-1", SWEPT)

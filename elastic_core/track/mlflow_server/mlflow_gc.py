@@ -2,8 +2,9 @@
 
 The model that showed a checkpoint goes as soon as that is swept: nothing is left that could be restored. What people
 delete, they may restore for `ELASTIC_KEEP_DAYS`. Nothing goes that a registered version is made of, and no run of a job
-that still trains, since the tracker would open it anew. Each time takes `BATCH` of a kind, the oldest first; files go
-before their row, so that what is broken off is found again.
+that still trains, since the tracker would open it anew. MLflow changes no status of a deleted run: one that was deleted
+while it was RUNNING stays, with its experiment, until somebody restores it and deletes it once it has ended. Each time
+takes `BATCH` of a kind, the oldest first; files go before their row, so that what is broken off is found again.
 """
 
 # mypy: allow-untyped-calls
@@ -27,7 +28,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.model_registry.dbmodels import models as registry_tables
 from mlflow.store.tracking.dbmodels import models as tracking_tables
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from sqlalchemy import exists, or_
+from sqlalchemy import exists, func, or_
 from sqlalchemy.exc import SQLAlchemyError
 
 from elastic_core.protocol.events import SWEPT
@@ -138,9 +139,13 @@ def _experiments(session: Any, before: float) -> Any:
 
 
 def _registered(location: Any) -> Any:
-    """Whether a version of a registered model is made of what lies there, or below it."""
-    below = SqlModelVersion.source.like(location + "/%")
-    return exists().where(or_(SqlModelVersion.source == location, below), SqlModelVersion.current_stage != _GONE)
+    """Whether a version of a registered model is made of what lies there, or below it.
+
+    Where a version's source is another name for it (`models:/m-…`), MLflow keeps the place itself beside that.
+    """
+    made_of = func.coalesce(SqlModelVersion.storage_location, SqlModelVersion.source)
+    there = or_(made_of == location, made_of.like(location + "/%"))
+    return exists().where(there, SqlModelVersion.current_stage != _GONE)
 
 
 def _remove_files(root: Path, location: str) -> None:
