@@ -83,6 +83,11 @@ class KeptChampions:
     def __init__(self, **versions: tuple[str, ...]) -> None:
         self.versions, self.champions = versions, {name: [numbers[0]] for name, numbers in versions.items()}
 
+    def champion(self, model: str) -> str | None:
+        if model not in self.versions:
+            raise NotFound(f"there is no registered model {model!r}")
+        return self.champions[model][-1]
+
     def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
         if version not in self.versions.get(model, ()):
             raise NotFound(f"model {model} has no version {version}")

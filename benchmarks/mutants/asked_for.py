@@ -31,6 +31,7 @@ OF_PERMISSIONS = "tests/control/teams/test_permissions.py"
 OF_RECORDS = "tests/control/teams/test_audit_trail.py"
 OF_SWEEPS = "tests/spec/inputs/test_sweeps.py"
 OF_TEAMS = "tests/security/test_teams.py"
+OF_OWNERSHIP = "tests/airflow/tasks/test_register_ownership.py"
 OF_PROMOTION = "tests/airflow/retraining/test_promotion.py"
 OF_QUESTIONS = "tests/control/rpc/test_bounded_questions.py"
 OF_FOLDERS = "tests/launch/test_folders.py"
@@ -113,6 +114,11 @@ RULES = (
         '        return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))\n',
         "        assert self._champions is not None\n        return self._champions.roll_back(model, to)\n",
         f"{OF_TEAMS}::test_each_route_lets_in_whom_the_rule_lets_and_nobody_else",
+    ),
+    _one(
+        "a champion is another team's, and is replaced by hand", RULE, JOB_ACTIONS,
+        "        replaced = self._champions.champion(model) if instead_of is None else instead_of\n",
+        "        replaced = instead_of\n", f"{OF_OWNERSHIP}::test_nor_by_hand_or_by_a_roll_back",
     ),
     _one(
         "a queue takes any number of jobs", RULE, LIFECYCLE, "    check_room(tx, spec.queue, name_of(caller))\n    return False\n", "    return False\n",

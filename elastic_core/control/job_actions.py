@@ -102,30 +102,29 @@ class JobActions:
     def promote(
         self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
     ) -> ChampionMoved:
-        if instead_of:
-            self._check_replaces(model, instead_of)
-        return self._move_champion(model, version, reason, lambda one: one.promote(model, version, instead_of))
-
-    def _check_replaces(self, model: str, champion: str) -> None:
-        """Raises `Forbidden` where the champion is of a job in whose queue the caller has no say. One that no job of
-        the ledger has made is nobody's."""
-        if self._ledger.read(lambda tx: audit_trail.is_made_by_a_job(tx, model, champion)):
-            about = partial(audit_trail.of_version, model=model, version=champion)
-            with audit_trail.asked(self._ledger, self._caller, Action.REPLACE, about, only_check=True):
-                pass
+        return self._move_champion(
+            model, version, reason, lambda one: one.promote(model, version, instead_of), instead_of
+        )
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
         return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))
 
     def _move_champion(
-        self, model: str, version: str, detail: str, move: Callable[[Champions], ChampionMoved]
-    ) -> ChampionMoved:
-        """To this version, in whichever registry that is."""
+        self, model: str, version: str, detail: str, move: Callable[[Champions], ChampionMoved],
+        instead_of: str | None = None,
+    ) -> ChampionMoved:  # fmt: skip
+        """To this version, in whichever registry that is: the caller is asked for the right to replace the champion
+        (`instead_of`; None: the one of now), and to promote the version."""
         if self._champions is None:
             raise InfrastructureError(
                 "this control plane knows no registry of models: ask the one in Airflow's API server (`elastic status` "
                 "says where it is)"
             )
+        replaced = self._champions.champion(model) if instead_of is None else instead_of
+        if replaced and replaced != version:
+            about = partial(audit_trail.of_version, model=model, version=replaced)
+            with audit_trail.asked(self._ledger, self._caller, Action.REPLACE, about, only_check=True):
+                pass
         with audit_trail.asked(
             self._ledger, self._caller, Action.PROMOTE, lambda tx: audit_trail.of_version(tx, model, version),
             detail=detail,

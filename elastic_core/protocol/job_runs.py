@@ -53,6 +53,9 @@ class Champions(Protocol):
     Raises `InfrastructureError` while it is away.
     """
 
+    def champion(self, model: str) -> str | None:
+        """The version that is champion now. Raises `NotFound` for a model that is not there."""
+
     def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
         """The version is the champion, and the challenger no more. Raises `NotFound`, and `Conflict` where it was
         judged against another version than the champion of now; empty: there was none; None: that is not asked."""

@@ -117,14 +117,10 @@ def of_segment(tx: Tx, segment_id: str) -> About:
 
 
 def of_version(tx: Tx, model: str, version: str) -> About:
-    """A registered version is the job's that made it; one that none made is the operator's."""
+    """A registered version is the job's that made it, where one of the ledger did."""
     subject = f"version {version} of model {model!r}"
     makers = tx.session.scalars(reads.who_registered(model, version)).all()
     return replace(of_job(tx, makers[-1].id), subject=subject, registered=True) if makers else About(subject=subject)
-
-
-def is_made_by_a_job(tx: Tx, model: str, version: str) -> bool:
-    return of_version(tx, model, version).job_id is not None
 
 
 def of_spec(tx: Tx, job_id: str, spec: JobSpec) -> About:

@@ -12,6 +12,10 @@ class RegistryChampions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
+    def champion(self, model: str) -> str | None:
+        with open_registry(self._settings) as registry:
+            return registry.model(model).aliases.get(model_aliases.CHAMPION)
+
     def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
         with open_registry(self._settings) as registry:
             return model_aliases.move_champion(registry, model, version, instead_of)

@@ -137,6 +137,15 @@ def rest(shown: LedgerControl, settings: Settings) -> Iterator[str]:
         yield url
 
 
+def test_the_champion_of_now_is_asked_of_the_registry(model: str, settings: Settings, registry: MlflowClient) -> None:
+    champions = RegistryChampions(settings)
+    assert champions.champion(model) == "2"
+    registry.delete_registered_model_alias(model, "champion")
+    assert champions.champion(model) is None
+    with pytest.raises(NotFound, match="there is no registered model 'none-such'"):
+        champions.champion("none-such")
+
+
 def test_who_may_act_on_the_job_that_made_a_version_may_promote_it(
     rest: str, model: str, registry: MlflowClient, shown: LedgerControl
 ) -> None:

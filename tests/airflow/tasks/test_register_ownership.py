@@ -62,6 +62,18 @@ def test_nobody_else_does(
     assert (record.actor, record.action, record.job_id, record.done) == (who, "replace", "cats-1", False)
 
 
+def test_nor_by_hand_or_by_a_roll_back(champions: KeptChampions, plane: LedgerControl) -> None:
+    made(plane, "2", by="sue", queue="speech")
+    champions.champions["cats"] = ["2", "1"]
+    sue = plane.acting(Caller(name="sue", way=Way.REST))
+    for move in (lambda: sue.promote("cats", "2"), lambda: sue.roll_back_model("cats", "2")):
+        with pytest.raises(Forbidden, match="'sue' may not replace version 1 of model 'cats' of queue 'vision'"):
+            move()
+        record = plane.audit_records(limit=1)[0]
+        assert (record.actor, record.action, record.job_id, record.done) == ("sue", "replace", "cats-1", False)
+    assert champions.champions["cats"] == ["2", "1"]
+
+
 def test_a_champion_that_no_job_has_made_is_nobodys(
     champions: KeptChampions, plane: LedgerControl, control: HttpControl
 ) -> None:

@@ -61,6 +61,7 @@ def test_what_each_role_may_do_in_a_teams_queue(
     registered = replace(about(TEAM, submitted_by="zoe"), registered=True)
     assert may(who, Action.WARM_START, registered) is submits
     assert may(who, Action.REPLACE, registered) is submits
+    assert may(who, Action.REPLACE, about(None)), "no job has made it"
     for action in (Action.SET_POLICY, Action.SET_CLUSTER):
         assert may(who, action, about(None)) is acts_on_the_pool, action
 
