@@ -9,12 +9,14 @@ that by Airflow, and it outlives secrets. Arguments that a DAG file writes out a
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastic_airflow.access.hooks import ElasticHook
 from elastic_airflow.names import CONN_ID, DRIVER, RUN, SIGNATURE
-from elastic_core.errors import Forbidden, NotFound
+from elastic_core.errors import Forbidden, UserError
 from elastic_core.protocol.records import JobStatus
 
 if TYPE_CHECKING:
@@ -47,25 +49,31 @@ class Handed:
 
     def resolve(self, context: Any) -> Any:
         """Called by Airflow where it renders templates. Raises `Forbidden`, at which no task is tried again."""
-        from elastic_core.protocol.tokens import is_signed
-
         ti = context["ti"]
         hook = ElasticHook(getattr(context.get("task"), "conn_id", CONN_ID))
-        value = self._pulled(ti)
-        signed = is_signed(hook.keys(), _text(ti, self.task_id, value), str(self._pulled(ti, key=SIGNATURE)))
-        if value is None or not (signed or self.known(hook.get_conn(), context, value)):
-            left = "left nothing" if value is None else "did not leave what stands for it now"
-            raise Forbidden(
-                f"task {self.task_id!r} of run {ti.run_id!r} {left}: its XCom was changed or deleted since, or was "
-                f"signed with a secret that counts no more. Clear {self.task_id!r}, and what comes after it"
-            )
+        keys, control, value = hook.keys(), hook.get_conn(), self._pulled(ti)
+        with suppress(UserError, LookupError, TypeError, ValueError):  # whatever it was changed to
+            if value is not None and (self._is_signed(keys, ti, value) or self.known(control, context, value)):
+                return self._taken(value)
+        left = "left nothing" if value is None else "did not leave what stands for it now"
+        raise Forbidden(
+            f"task {self.task_id!r} of run {ti.run_id!r} {left}: its XCom was changed or deleted since, or was "
+            f"signed with a secret that counts no more. Clear {self.task_id!r}, and what comes after it"
+        )
+
+    def known(self, control: HttpControl, context: Any, value: Any) -> bool:
+        """Whether the ledger says it, of what bears no signature (any more), and may be of any form."""
+        return False
+
+    def _is_signed(self, keys: Sequence[bytes], ti: Any, value: Any) -> bool:
+        from elastic_core.protocol.tokens import is_signed
+
+        return is_signed(keys, _text(ti, self.task_id, value), str(self._pulled(ti, key=SIGNATURE)))
+
+    def _taken(self, value: Any) -> Any:
         if self.words is not None:
             return self.words.format_map(value)
         return value if self.part is None else value[self.part]
-
-    def known(self, control: HttpControl, context: Any, value: Any) -> bool:
-        """Whether the ledger says it, of what bears no signature (any more)."""
-        return False
 
     def _pulled(self, ti: Any, **key: str) -> Any:
         index = {"map_indexes": ti.map_index} if ti.map_index >= 0 else {}
@@ -77,10 +85,7 @@ class HandedJob(Handed):
     """The id of the run's job, by the task that recorded or drives it."""
 
     def known(self, control: HttpControl, context: Any, value: Any) -> bool:
-        try:
-            return is_of_run(control.job(self.job_id(context, value)), context["ti"])
-        except (NotFound, LookupError, TypeError):  # whatever it was changed to
-            return False
+        return is_of_run(control.job(self.job_id(context, value)), context["ti"])
 
     def job_id(self, context: Any, value: Any) -> str:
         return str(value if self.part is None else value[self.part])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,31 @@ def test_a_job_that_the_ledger_knows_as_the_runs_needs_no_signature(run: XComs, 
             run.rendered(register)
     plane.record_results("digits-1", {key: THIS_RUN})
     assert run.rendered(register).job_id == "digits-1"
-    for job_id in ("no-such-job", ["digits-1"], {}):
-        run.left["submit", -1, "return_value"] = job_id
-        with pytest.raises(Forbidden):
-            run.rendered(register)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "no-such-job", "\x00", "\ud800", "", 3, float("nan"), ["digits-1"], {}, {"job_id": {}}, {"spec": []},
+        {"spec": {"name": "digits"}}, {"folder": 3}, {"folder": "/home/f00d"}, {1: 2, "a": 3}, {"model": "cats"},
+        datetime(2026, 1, 1),
+    ],
+)  # fmt: skip
+def test_what_was_put_there_may_be_of_any_form(run: XComs, pipeline: DAG, plane: LedgerControl, odd: Any) -> None:
+    """As Airflow's serialization makes it of what a user wrote."""
+    plane.submit("cats-1", a_spec("cats", params={"folder": "/home/f00d"}), FACTS)
+    recorded = default_job_id("digits", Task({}, "train"))
+    plane.submit(recorded, a_spec(), FACTS)
+    for job_id in ("cats-1", recorded):
+        plane.record_results(job_id, {RUN: THIS_RUN})
+    submitted = {"submit": job_dag().get_task("register")}
+    takers = {"plan": "train", "snapshot": "register", "register": "approve", "train": "evaluate"}
+    for task_id, taker in {**{one: pipeline.get_task(other) for one, other in takers.items()}, **submitted}.items():
+        run.returned("train", {"job_id": "cats-1"})
+        for key in ("return_value", SIGNATURE):
+            run.left[task_id, -1, key] = odd
+        with pytest.raises(Forbidden, match=f"task '{task_id}' of run 'run-1' did not leave what stands for it now"):
+            run.rendered(taker)
 
 
 def test_what_the_ledger_has_of_the_runs_job_needs_no_signature_either(
