@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json
 from elastic_core.domain import to_json
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.protocol.records import NodeStatus
 from elastic_core.settings import Settings
 
@@ -32,8 +32,9 @@ def set_aside(
     as_json: Json = False,
 ) -> None:
     """Give this node no further jobs. What runs there moves at a boundary, once there is room elsewhere."""
-    leaves_at = None if minutes is None else time.time() + 60 * minutes
-    _print([open_api(Settings()).set_aside_node(node, reason, leaves_at)], as_json)
+    settings = Settings()
+    leaves_at = None if minutes is None else SteadyClock(settings.home)() + 60 * minutes
+    _print([open_api(settings).set_aside_node(node, reason, leaves_at)], as_json)
 
 
 @app.command("take-back")

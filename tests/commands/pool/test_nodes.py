@@ -6,6 +6,7 @@ import getpass
 import json
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from elastic_core.commands.pool.cluster_commands import app as cluster_app
 from elastic_core.commands.pool.node_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import NotFound
+from elastic_core.host.steady_clock import SteadyClock
 
 
 def elastic(*arguments: str) -> Result:
@@ -42,6 +44,16 @@ def test_until_when_a_node_is_there_is_said_with_why_it_is_set_aside(control: Le
     at = datetime.fromtimestamp(goes).astimezone().isoformat(timespec="seconds")
     assert shown.endswith(f": the machine is sold; it goes at {at}\n")
     assert f"set aside: the machine is sold; it goes at {at}" in CliRunner().invoke(cluster_app, []).stdout
+
+
+def test_a_node_goes_by_the_ledgers_clock_whatever_the_hosts_was_set_to(
+    control: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SteadyClock(tmp_path)()  # the platform was started before the jump
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + 3600.0)
+    elastic("set-aside", "node-a", "--reason", "the machine is sold", "--minutes", "90")
+    (goes, _) = [node.leaves_at for node in control.nodes()]
+    assert goes == pytest.approx(now + 5400.0, abs=60.0)
 
 
 def test_a_node_that_does_not_exist_is_refused_with_those_that_do(control: LedgerControl) -> None:
