@@ -8,6 +8,7 @@ from pathlib import Path
 from elastic_core.host.worker_user.deep_folders import files_below
 from elastic_core.services.airflow import log_folder
 from elastic_core.settings import Settings
+from elastic_core.waiting import claim_turn
 
 EVERY_SECONDS = 3600.0  # every file is looked at: a second for a month's runs
 DAY = 86_400.0
@@ -35,9 +36,7 @@ def remove_old_logs(settings: Settings, now: float) -> int:
 def _due(stamp: Path, now: float) -> bool:
     """Whether the last time is so long ago; from now on it is not."""
     with suppress(OSError):  # without a place to note it, e.g. on a full disk, it is done each time
-        if stamp.exists() and now - stamp.stat().st_mtime < EVERY_SECONDS:
-            return False
-        stamp.touch()
+        return claim_turn(stamp, now, EVERY_SECONDS)
     return True
 
 

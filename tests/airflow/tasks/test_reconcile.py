@@ -320,3 +320,20 @@ def test_airflows_logs_go_once_they_are_old_with_the_folders_that_this_empties(
         "dag_id=elastic_segment/run_id=a/task_id=t",
         "dag_id=elastic_segment/run_id=a/task_id=t/attempt=2.log",
     }
+
+
+def test_airflows_logs_are_looked_through_once_an_hour_and_again_after_the_clock_was_ahead(
+    job: str, airflow: FakeSupervisor, tmp_path: Path
+) -> None:
+    stamp, old = tmp_path / "airflow" / "logs-looked-through", tmp_path / "airflow" / "logs" / "dag.log"
+    old.parent.mkdir(parents=True)
+
+    def stays(looked_before: float) -> bool:
+        old.touch()
+        os.utime(old, (0, 0))
+        stamp.touch()
+        os.utime(stamp, (time.time() - looked_before,) * 2)
+        reconcile()
+        return old.exists()
+
+    assert [stays(seconds) for seconds in (60.0, 3601.0, -86_400.0)] == [True, False, False]

@@ -20,6 +20,7 @@ from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
+from elastic_core.waiting import claim_turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,11 +43,8 @@ SEED = 0
 def claim(settings: Settings, now: float) -> bool:
     """Whether a fit is due, and the caller's to do: for the next hour it is nobody's, whatever comes of this one."""
     asked = _asked_file(settings)
-    if asked.exists() and 0 <= now - asked.stat().st_mtime < EVERY_SECONDS:  # later than now: the clock was ahead
-        return False
     asked.parent.mkdir(parents=True, exist_ok=True)
-    asked.touch()
-    return True
+    return claim_turn(asked, now, EVERY_SECONDS)
 
 
 def refit_all(control: JobRecords, settings: Settings) -> str:
