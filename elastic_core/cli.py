@@ -17,13 +17,12 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from typer.core import TyperGroup
 
 from elastic_core import logs
 from elastic_core.commands.installation.home import use_home, use_settings_in_force
+from elastic_core.commands.printing import Words
 from elastic_core.errors import ElasticError, UserError
-from elastic_core.text import printable
 
 # Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
 PARTS = {
@@ -108,9 +107,7 @@ def app() -> None:
 
 
 def _fail(error: ElasticError) -> None:
-    Console(stderr=True, highlight=False).print(
-        printable(f"elastic: {error}"), markup=False, soft_wrap=True, style="red"
-    )
+    Words(stderr=True, highlight=False).print(f"elastic: {error}", markup=False, soft_wrap=True, style="red")
     sys.exit(error.exit_code)
 
 

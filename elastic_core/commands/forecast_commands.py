@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.protocol.forecasts import DECLARED, Forecast, Grade, Quantity, StageSummary
 from elastic_core.protocol.records import JobStatus
@@ -20,7 +19,7 @@ from elastic_core.settings import Settings
 from elastic_core.text import plural, span
 
 app = typer.Typer()
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import operator
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun
 from elastic_core.settings import Settings
 
 app = typer.Typer(help="Runs that forecasts are learnt from.", no_args_is_help=True)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 MOST_EXPORTED = 100_000
 SHOWN = 5  # runs that were passed over, by name

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from elastic_core.commands.opening import As, open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.protocol.records import ChampionMoved
 from elastic_core.settings import Settings
@@ -15,6 +15,7 @@ from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry
 
 app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_is_help=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command("list")
@@ -51,4 +52,4 @@ def _print(moved: ChampionMoved, as_json: bool) -> None:
     else:
         before = "none" if moved.before is None else f"version {moved.before}"
         same = " (it was before)" if moved.before == moved.now else f" (before: {before})"
-        typer.echo(f"{moved.name}: version {moved.now} is the champion{same}")
+        _out.print(f"{moved.name}: version {moved.now} is the champion{same}", markup=False)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.errors import UserError
 from elastic_core.placement import planner_names, problem_families
 from elastic_core.placement.placement_problem import PlacementProblem
@@ -31,7 +30,7 @@ if TYPE_CHECKING:  # they load torch
     from elastic_core.train.task import Task
 
 app = typer.Typer(help="Layers of a model on types of resources.", no_args_is_help=True)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command()

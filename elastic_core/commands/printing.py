@@ -17,10 +17,11 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 class Words(Console):
-    """Of what it is given as text, which jobs may have written, it sends no control character to the terminal."""
+    """Of what it is given as text, which jobs or other users may have written, it sends no control character to the
+    terminal, and the rest as it is: `:100:` is no picture."""
 
     def render_str(self, text: str, **how: Any) -> Text:
-        return super().render_str(printable(text), **how)
+        return super().render_str(printable(text), **{**how, "emoji": False})
 
 
 def print_json(value: Any) -> None:

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import operator
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services import settings_in_force
@@ -26,10 +25,10 @@ from elastic_core.services.platform import (
 from elastic_core.services.secrets import SIGNING, rotate, user_password
 from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
-from elastic_core.text import tail
+from elastic_core.text import printable, tail
 
 app = typer.Typer(help="The platform's services on this machine.")
-_out = Console(highlight=False)
+_out = Words(highlight=False)
 
 
 def _stack(settings: Settings) -> Stack:
@@ -111,7 +110,7 @@ def logs(
     path = settings.home / "logs" / f"{name}.log"
     if not path.exists():
         raise UserError(f"{path} does not exist: {name} has not been started yet")
-    typer.echo(tail(path, lines))
+    typer.echo(printable(tail(path, lines), colours=True))  # services log what jobs say
 
 
 @app.command("rotate-secrets")

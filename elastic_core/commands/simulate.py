@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.domain import Node
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
@@ -36,8 +35,8 @@ from elastic_core.spec.inputs.value_files import SUFFIXES, read_values
 from elastic_core.text import figure_of_time
 
 app = typer.Typer()
-_out = Console(highlight=False, soft_wrap=True)
-_err = Console(highlight=False, stderr=True)
+_out = Words(highlight=False, soft_wrap=True)
+_err = Words(highlight=False, stderr=True)
 
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C ended
 MOST_PAST_JOBS = 2000

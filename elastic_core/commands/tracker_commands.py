@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from elastic_core.commands.printing import Words
 from elastic_core.errors import Conflict, InfrastructureError
 from elastic_core.protocol.events import MLFLOW_READER
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Lag
 
 app = typer.Typer(help="MLflow as the ledger's follower.", no_args_is_help=True)
-_out = Console(highlight=False)
+_out = Words(highlight=False)
 
 
 @app.command()

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import Store, open_checkpoint
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import UserError
 from elastic_core.settings import Settings
@@ -25,7 +24,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when 
     from elastic_core.state.layout.layout import StateLayout
     from elastic_core.state.reshard.change_plan import Plan
 
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 To = Annotated[
     str, typer.Argument(metavar="B", help="new layout: data=2,tensor=4 or a JSON file or a checkpoint that has it")

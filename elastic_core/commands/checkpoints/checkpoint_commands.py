@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.checkpoints.changing import plan, reshard
 from elastic_core.commands.checkpoints.checkpoint_now import now
 from elastic_core.commands.checkpoints.exporting import export
 from elastic_core.commands.checkpoints.forking import fork
 from elastic_core.commands.opening import JobId, Sha256, Store, locate, open_checkpoint
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.protocol.http_client import HttpControl
@@ -32,7 +31,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when 
     from elastic_core.state.format.manifest import Manifest
 
 app = typer.Typer(help="Checkpoints: list, show, verify, export, compare, reshard.", no_args_is_help=True)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 app.command()(plan)
 app.command()(reshard)

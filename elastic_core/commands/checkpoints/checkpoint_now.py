@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from elastic_core.commands.opening import As, JobId, open_api
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.domain import to_json
 from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
 POLL_SECONDS = 0.5
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def now(
@@ -37,7 +38,7 @@ def now(
                 print_json(to_json(record))
             else:
                 size = size_text(record.size_bytes)
-                typer.echo(f"checkpoint {record.checkpoint_id}: step {record.step}, {size}, {record.uri}")
+                _out.print(f"checkpoint {record.checkpoint_id}: step {record.step}, {size}, {record.uri}", markup=False)
             return
         if time.monotonic() > deadline:
             raise InfrastructureError(
@@ -48,4 +49,4 @@ def now(
     if as_json:
         print_json(to_json(segment))
     else:
-        typer.echo(f"{segment.segment_id}: asked for a checkpoint")
+        _out.print(f"{segment.segment_id}: asked for a checkpoint", markup=False)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points, parse_job_spec
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when 
     from elastic_core.state.format.manifest import Manifest
     from elastic_core.state.stores.store import CheckpointStore
 
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 REGISTRY = "models:/"  # MLflow's own way to name what is in its registry
 

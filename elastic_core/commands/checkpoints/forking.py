@@ -8,13 +8,15 @@ import typer
 
 from elastic_core import client
 from elastic_core.commands.opening import As, open_api
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.process_groups import fork_of
 from elastic_core.settings import Settings
 from elastic_core.spec.inputs.dotted import put
 from elastic_core.spec.inputs.sweep_texts import value_of
+
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def fork(
@@ -43,7 +45,7 @@ def fork(
         return
     origin = fork_of(status.results)
     where = f", forked from {origin.words}" if origin is not None else ""
-    typer.echo(f"{status.job_id}: {status.state}{where}; {status.error or status.target_reason}")
+    _out.print(f"{status.job_id}: {status.state}{where}; {status.error or status.target_reason}", markup=False)
 
 
 def changes_of(given: list[str]) -> dict[str, Any]:

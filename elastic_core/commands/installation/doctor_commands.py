@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.installation.checks import all_findings
 from elastic_core.commands.installation.finding import Verdict
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.domain import to_json
 from elastic_core.settings import Settings
 
 app = typer.Typer()
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 _COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 

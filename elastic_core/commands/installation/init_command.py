@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.installation.project_files import write_project
+from elastic_core.commands.printing import Words
 
 app = typer.Typer()
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from elastic_core.commands.opening import open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import JobView, Quantiles, Snapshot, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.forecasts import Outlook, StepOutlook
@@ -39,7 +38,7 @@ Profile = Annotated[
 ]
 FORECAST = "forecast from jobs of other tasks"
 HOUR = 3600.0
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def with_profile(spec: Any, profile: Path | None) -> Any:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
 from elastic_core.commands.jobs.estimating import Profile, with_profile
 from elastic_core.commands.jobs.one_line import print_status
 from elastic_core.commands.opening import As, open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import SubmissionState, SweepMember, SweepStarted
@@ -22,7 +21,7 @@ from elastic_core.spec.inputs.sweep_texts import parse_grid
 from elastic_core.spec.inputs.sweeps import words_of
 from elastic_core.spec.inputs.value_files import read_values
 
-_out = Console(highlight=False, soft_wrap=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 def submit(

@@ -6,7 +6,7 @@ import typer
 
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.pool.node_commands import goes
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown, nodes_shown
 from elastic_core.protocol.records import NodeStatus
@@ -14,6 +14,7 @@ from elastic_core.settings import Settings
 from elastic_core.text import plural
 
 app = typer.Typer()
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -28,9 +29,9 @@ def cluster(as_json: Json = False) -> None:
     usable = [slot for slot in shown.slots if slot.usable]
     leaving = sum(_leaving(node, shown) for node in shown.nodes)
     free = max(0, sum(slot.job is None for slot in usable) - leaving)
-    typer.echo(f"{free} of {len(usable)} slots are free; {plural(len(shown.waiting), 'job')} without slots")
+    _out.print(f"{free} of {len(usable)} slots are free; {plural(len(shown.waiting), 'job')} without slots")
     for job in shown.waiting:
-        typer.echo(f"  {job.job_id}: {job.reason}")
+        _out.print(f"  {job.job_id}: {job.reason}", markup=False)
 
 
 def _leaving(node: NodeStatus, shown: ClusterShown) -> int:

@@ -7,13 +7,14 @@ from datetime import datetime
 import typer
 
 from elastic_core.commands.opening import open_api
-from elastic_core.commands.printing import Json, print_json
+from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.domain import to_json
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.protocol.records import NodeStatus
 from elastic_core.settings import Settings
 
 app = typer.Typer(help="See the nodes, set them aside, take them back.", no_args_is_help=True)
+_out = Words(highlight=False, soft_wrap=True)
 
 
 @app.command("list")
@@ -48,7 +49,8 @@ def _print(nodes: list[NodeStatus], as_json: bool) -> None:
         print_json([to_json(node) for node in nodes])
         return
     for node in nodes:
-        typer.echo(f"{node.name}  {node.type}  {node.held_slots} of {node.num_slots} slots held  {_state(node)}")
+        held = f"{node.held_slots} of {node.num_slots} slots held"
+        _out.print(f"{node.name}  {node.type}  {held}  {_state(node)}", markup=False)
 
 
 def _state(node: NodeStatus) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from elastic_core.commands.opening import open_api
-from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.rest.what_if import (
@@ -24,6 +24,7 @@ from elastic_core.spec.job_changes import JobChanges
 from elastic_core.text import plural, span
 
 app = typer.Typer()
+_out = Words(highlight=False, soft_wrap=True)
 LIMITS = {"min": "min_slots", "max": "max_slots", "priority": "priority"}
 
 
@@ -76,7 +77,7 @@ def _print(answer: WhatIfAnswer, limit: int) -> None:
     if not answer.complete:
         typer.echo("There was too much to simulate: some ends are not known.")
     for note in answer.notes:
-        typer.echo(f"  {note}")
+        _out.print(f"  {note}", markup=False)
 
 
 def _shown(answer: WhatIfAnswer, course: Course) -> tuple[str, str, int]:
