@@ -20,7 +20,6 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from elastic_airflow.names import (
-    BY_A_TASK,
     DRIVER,
     JOB_DAG,
     REFUSAL,
@@ -30,11 +29,11 @@ from elastic_airflow.names import (
     SUBMIT_TASK,
     TRIED_AGAIN,
     resumed_run_id,
+    takes_up,
 )
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.job_runs import JobRun
-from elastic_core.spec.form import JOB_ID
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -51,7 +50,7 @@ class AirflowJobRuns:
         with create_session() as session:
             chosen = select(DagRun).where(tuple_(DagRun.dag_id, DagRun.run_id).in_(keys))
             there = {(run.dag_id, run.run_id): run for run in session.scalars(chosen)}
-            if resumed != known and resumed in there and not _takes_up(there[resumed], job_id):
+            if resumed != known and resumed in there and not takes_up(there[resumed], job_id):
                 del there[resumed]  # somebody else's, of that name
             ordered = [there[key] for key in keys if key in there]
             ordered.sort(key=lambda run: run.state in ENDED)  # stable: one that works goes first
@@ -84,11 +83,6 @@ class AirflowJobRuns:
                 _clear(SEGMENT_DAG, segment_id)
                 done.append(f"run {segment_id} had ended before its segment: cleared it")
         return done
-
-
-def _takes_up(run: DagRun, job_id: str) -> bool:
-    """As `access.dag_runs` starts it."""
-    return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id
 
 
 def _start(

@@ -1,5 +1,9 @@
 """Names that DAGs, operators and page agree on. Imports nothing, so that every component can have them."""
 
+from __future__ import annotations
+
+from typing import Any
+
 JOB_DAG = "elastic_job"
 SEGMENT_DAG = "elastic_segment"
 RECONCILE_DAG = "elastic_reconcile"
@@ -43,3 +47,10 @@ BY_A_TASK = "operator_triggered"
 def resumed_run_id(job_id: str) -> str:
     """Of the run that takes up a job which lost its own; `RESUMED` goes before."""
     return f"{job_id}__resumed"
+
+
+def takes_up(run: Any, job_id: str) -> bool:
+    """Whether this run of `JOB_DAG`, as any of Airflow's classes has it, was started by a task of ours for this job."""
+    from elastic_core.spec.form import JOB_ID
+
+    return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id

@@ -75,8 +75,8 @@ class ElasticTrainingOperator(ElasticOperator):
     :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
 
     A user's exception fails the task at once with the traceback's last line; everything else is tried again.
-    Marked failed, the task cancels the job; marked a success, it has the job commit first. Clearing the task of a
-    failed or cancelled job revives the job from its last good checkpoint.
+    Marked failed or skipped, the task cancels the job; marked a success, it has the job commit first. Clearing the task
+    of a failed or cancelled job revives the job from its last good checkpoint.
     """
 
     template_fields: Sequence[str] = ("spec", "job_id", "warm_start")
@@ -122,7 +122,7 @@ class ElasticTrainingOperator(ElasticOperator):
             return control.submission(self.job_id)
         spec = parse_job_spec(_values(self.spec))
         job_id = self.job_id or default_job_id(spec.name, ti)
-        if cleared(ti, self.retries or 0) and not _is_known(control, job_id):
+        if cleared(ti, self.retries or 0) and known_job(control, job_id) is None:
             check_who_cleared(control, ti, self.retries or 0, job_id, spec, self.warm_start)
         return control.acting(who_started(ti, Way.DAG)).start_job(job_id, spec, self.warm_start)
 
@@ -161,12 +161,12 @@ class ElasticTrainingOperator(ElasticOperator):
         return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read, **outcome}
 
 
-def _is_known(control: HttpControl, job_id: str) -> bool:
+def known_job(control: HttpControl, job_id: str) -> JobStatus | None:
+    """None for a job that the ledger does not know. Apart, so that no refusal that follows is chained to that."""
     try:
-        control.job(job_id)
+        return control.job(job_id)
     except NotFound:
-        return False
-    return True
+        return None
 
 
 def _values(spec: Mapping[str, Any] | str) -> Any:

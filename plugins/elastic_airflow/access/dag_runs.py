@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, GetDagRun, TriggerDagRun
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from elastic_airflow.names import BY_A_TASK, JOB_DAG, RESUMED, TRAIN_TASK, resumed_run_id
+from elastic_airflow.names import JOB_DAG, RESUMED, TRAIN_TASK, resumed_run_id, takes_up
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.records import JobStatus
 from elastic_core.protocol.service import JobControl
@@ -77,7 +77,7 @@ def ensure_resumed_run(control: JobControl, job: JobStatus, why: str) -> str | N
     job_id = job.job_id
     run_id = job.results.get(RESUMED) or resumed_run_id(job_id)
     run = presence(JOB_DAG, run_id)
-    if run is not Presence.MISSING and (not _takes_up(run_id, job_id) or _lacks_driver(run_id)):
+    if run is not Presence.MISSING and (not takes_up(_run(run_id), job_id) or _lacks_driver(run_id)):
         run_id, run = f"{resumed_run_id(job_id)}-{token_hex(8)}", Presence.MISSING
         control.record_results(job_id, {RESUMED: run_id})
     if run is Presence.OPEN:
@@ -87,14 +87,14 @@ def ensure_resumed_run(control: JobControl, job: JobStatus, why: str) -> str | N
     return f"job {job_id} {why}: {'cleared' if again else 'started'} run {run_id}"
 
 
-def _takes_up(run_id: str, job_id: str) -> bool:
-    """Whether this run of `elastic_job` is one that a task of ours has started for this job."""
+def _run(run_id: str) -> Any:
+    """The run of `elastic_job`, as Airflow has it."""
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
     run = SUPERVISOR_COMMS.send(GetDagRun(dag_id=JOB_DAG, run_id=run_id))
     if isinstance(run, ErrorResponse):
         raise InfrastructureError(f"Airflow does not say who started run {run_id!r} of {JOB_DAG!r}: {run.error}")
-    return run.run_type == BY_A_TASK and (run.conf or {}).get(JOB_ID) == job_id
+    return run
 
 
 def _lacks_driver(run_id: str) -> bool:

@@ -16,12 +16,12 @@ from elastic_airflow.access.behalf import check_who_cleared, who_marked, who_sta
 from elastic_airflow.access.driver import driver_of, end_driver
 from elastic_airflow.access.handed import Handed, is_of_run
 from elastic_airflow.access.retries import cleared
-from elastic_airflow.names import DRIVER, JOB, RUN
-from elastic_airflow.operators import ElasticOperator, default_job_id
+from elastic_airflow.names import BY_A_TASK, DRIVER, JOB, RUN
+from elastic_airflow.operators import ElasticOperator, default_job_id, known_job
 from elastic_airflow.outcomes import job_summary
 from elastic_airflow.triggers import JobTrigger
 from elastic_core.domain import JobState
-from elastic_core.errors import NotFound, UserError
+from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Way
 from elastic_core.protocol.outlook.why import why_now
 from elastic_core.protocol.records import JobStatus
@@ -31,8 +31,6 @@ from elastic_core.spec.job import parse_job_spec
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
-
-STARTED_BY_A_TASK = "operator_triggered"  # Airflow's word for the type of such a run
 
 
 class DriveJobOperator(ElasticOperator):
@@ -141,21 +139,13 @@ def record_job(
     return control.submit(name, parsed, facts, warm_start)  # raises Conflict for another spec under this id
 
 
-def known_job(control: HttpControl, job_id: str) -> JobStatus | None:
-    """None for a job that the ledger does not know. Apart, so that no refusal that follows is chained to that."""
-    try:
-        return control.job(job_id)
-    except NotFound:
-        return None
-
-
 def check_attach(control: HttpControl, job: JobStatus, context: Any) -> None:
     """Raises `Forbidden` where whoever started this run may not act on the job, which is not known to be the run's.
 
     A run that a task started takes care of a job that had lost its own, and is the platform's.
     """
     ti = context["ti"]
-    if not is_of_run(job, ti) and context["dag_run"].run_type != STARTED_BY_A_TASK:
+    if not is_of_run(job, ti) and context["dag_run"].run_type != BY_A_TASK:
         control.acting(who_started(ti, Way.AIRFLOW)).check_attach(job.job_id)
 
 

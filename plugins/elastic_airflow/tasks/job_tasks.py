@@ -22,9 +22,9 @@ from elastic_airflow.access.old_logs import remove_old_logs
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
-from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.operators import ElasticOperator, known_job
 from elastic_airflow.outcomes import NOT_BEGUN
-from elastic_airflow.tasks.drive_job import check_attach, known_job, note_run, record_job
+from elastic_airflow.tasks.drive_job import check_attach, note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.host.process import stand_back
