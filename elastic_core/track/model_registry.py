@@ -207,16 +207,16 @@ def promote_if_better(
         judged = judge(version, metric, mode, candidate_metrics, holder, rival.metrics, margin, rival.test)
         if not judged.promoted:
             return judged
+        better = judged.reason.removesuffix(": promoted")
         if hold:
             name_challenger(registry, name, version)
-            return judged
+            return replace(judged, reason=f"{better}, and is a challenger until somebody decides")
         try:
             (move or partial(move_champion, registry))(name, version, "" if holder is None else holder.version)
         except Conflict:
             continue
         except Forbidden as refusal:
             name_challenger(registry, name, version)
-            better = judged.reason.removesuffix(": promoted")
             return replace(judged, promoted=False, reason=f"{better}, and stays a challenger: {refusal}")
         decision = judged  # unless a move that crossed it on the way is found at the next look
     raise InfrastructureError(

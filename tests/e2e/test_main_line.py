@@ -200,7 +200,7 @@ def test_retraining_replaces_the_champion_only_by_a_better_model(platform: Platf
         outcome: dict[str, Any] = found.json()["value"]
         return outcome
 
-    assert "is the first champion" in retrain("first", 2_000, "champion")["verdict"]
+    assert "has no champion to beat: promoted" in retrain("first", 2_000, "champion")["verdict"]
     assert "the champion stays" in retrain("worse", 64, "anew")["verdict"]
     assert "promoted" in retrain("better", 8_000, "champion")["verdict"]
     champion = model_registry.champion(platform.control, platform.settings, "again")

@@ -295,9 +295,13 @@ def test_a_better_one_that_is_held_is_challenger_until_it_is_promoted(trained):
         trained.checkpoint(step)
         register_model(trained, settings, name, {"accuracy": step / 100})
     metrics = {"accuracy": 0.2}
+    first = promote_if_better(trained, settings, name, "1", "accuracy", "max", {"accuracy": 0.1}, hold=True)
+    waits = "and is a challenger until somebody decides"
+    assert str(first) == f"version 1 (accuracy 0.1) has no champion to beat, {waits}"
     promote_if_better(trained, settings, name, "1", "accuracy", "max", {"accuracy": 0.1})
     held = promote_if_better(trained, settings, name, "2", "accuracy", "max", metrics, hold=True)
     assert (held.promoted, held.against) == (True, "1")
+    assert str(held) == f"version 2 (accuracy 0.2) is better than version 1 (accuracy 0.1), {waits}"
     client = MlflowClient(settings.tracking_uri())
     assert champion(trained, settings, name).version == "1"
     assert client.get_model_version_by_alias(name, "challenger").version == "2"
@@ -341,7 +345,7 @@ def test_champion_is_the_first_then_only_a_better_one(trained):
         return promote_if_better(trained, settings, name, version, "accuracy", "max", {"accuracy": accuracy}, measure)
 
     first = promote("1", 0.5)
-    assert (first.promoted, str(first)) == (True, "version 1 (accuracy 0.5) is the first champion")
+    assert (first.promoted, str(first)) == (True, "version 1 (accuracy 0.5) has no champion to beat: promoted")
     assert not promote("2", 0.4).promoted
     assert champion(trained, settings, name).version == "1"
     third = promote("3", 0.6)

@@ -70,7 +70,8 @@ def judge(
     if not math.isfinite(new):
         return Decision(promoted=False, reason=f"version {candidate} has {metric} {new}: not promoted")
     if holder is None:
-        return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
+        reason = f"version {candidate} ({metric} {new:.6g}) has no champion to beat: promoted"
+        return Decision(promoted=True, reason=reason)
     known = holder.metrics if holder_metrics is None else holder_metrics
     if metric not in known:
         measured = ", ".join(sorted(known)) or "nothing"

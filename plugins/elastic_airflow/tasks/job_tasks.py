@@ -191,7 +191,7 @@ class RegisterOperator(_AfterTraining):
 
     def _take_over(self, control: HttpControl, job: JobStatus, name: str, version: str, instead_of: str) -> None:
         """The alias moves for whoever submitted the job, by the rule of queues, and that is on record."""
-        against = f"better than version {instead_of}" if instead_of else "the first champion"
+        against = f"better than version {instead_of}" if instead_of else "without a champion to beat"
         control.acting(who_submitted(job)).promote(name, version, f"{against}, as registered", instead_of)
 
     def _handed_over(self, context: Any, outcome: Mapping[str, Any]) -> dict[str, Any]:

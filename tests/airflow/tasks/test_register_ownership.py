@@ -50,6 +50,15 @@ def test_who_belongs_to_the_queue_of_the_champions_job_replaces_it_and_that_is_o
     assert record.detail == "better than version 1, as registered"
 
 
+def test_what_had_no_champion_to_beat_is_on_record_as_that(
+    champions: KeptChampions, plane: LedgerControl, control: HttpControl
+) -> None:
+    champions.champions["cats"] = [""]
+    job_id = made(plane, "2", "ann", "vision")
+    RegisterOperator(task_id="register", job_id=job_id)._take_over(control, control.job(job_id), "cats", "2", "")
+    assert plane.audit_records(limit=1)[0].detail == "without a champion to beat, as registered"
+
+
 @pytest.mark.parametrize(("by", "who"), [("sue", "sue"), (None, UNKNOWN_USER)])
 def test_nobody_else_does(
     champions: KeptChampions, plane: LedgerControl, control: HttpControl, by: str | None, who: str
