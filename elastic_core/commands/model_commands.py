@@ -23,8 +23,7 @@ def list_models(
     search: Annotated[str, typer.Option(help="those that have this in their name")] = "", as_json: Json = False
 ) -> None:
     """All registered models, with the version that is the champion and those that were before it."""
-    found = model_aliases.list_models(open_registry(Settings()))
-    models = [model for model in found if search.lower() in model.name.lower()]
+    models = model_aliases.list_models(open_registry(Settings()), search)
     if as_json:
         print_json([to_json(model) for model in models])
         return

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from threading import Event, Thread
 from urllib.parse import urlsplit
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.host.secret_files import write_secret
+from elastic_core.host.secret_files import ensure_secret, write_secret
 from elastic_core.host.this_machine import discover, require_networks
 from elastic_core.logs import get_logger
 from elastic_core.services import platform
@@ -89,10 +88,9 @@ def _own_ray(settings: Settings) -> Path | None:
 
 
 def _prepare_ray(settings: Settings) -> None:
-    folder = _own_ray(settings)
-    if folder and not (folder / "token").exists():
+    if folder := _own_ray(settings):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_secret(folder / "token", secrets.token_urlsafe(48))
+        ensure_secret(folder / "token")
 
 
 def _prepare_s3(settings: Settings) -> None:

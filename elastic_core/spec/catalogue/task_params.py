@@ -7,9 +7,10 @@ a colon.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from elastic_core.spec.catalogue.entry_catalogue import EntryListed, ParamListed
+from elastic_core.spec.catalogue.entry_catalogue import EntryListed, ParamListed, find_entries
 from elastic_core.spec.problems import refuse, unknown_key
 from elastic_core.text import did_you_mean
 
@@ -43,8 +44,10 @@ def is_param(name: str) -> bool:
     return ":" in name
 
 
-def any_filled(values: Mapping[str, Any]) -> bool:
-    return any(is_param(name) and not _is_empty(value) for name, value in values.items())
+def entries_for(values: Mapping[str, Any], project: Path, patterns: str | Sequence[str]) -> tuple[EntryListed, ...]:
+    """What a job may name, for `chosen_params` of a form in which some are filled in; else nobody has to look."""
+    any_filled = any(is_param(name) and not _is_empty(value) for name, value in values.items())
+    return find_entries(project, patterns) if any_filled else ()
 
 
 def chosen_params(

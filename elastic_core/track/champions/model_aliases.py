@@ -22,9 +22,9 @@ FORMER = "elastic.former_champions"  # tag of a registered model: versions as JS
 MOST_FORMER = 20
 
 
-def list_models(registry: Registry) -> list[ModelListed]:
-    """All registered models, by name."""
-    return [_listed(model) for model in registry.models()]
+def list_models(registry: Registry, search: str = "") -> list[ModelListed]:
+    """All registered models that have `search` in their name, in any case, by name."""
+    return [_listed(model) for model in registry.models() if search.lower() in model.name.lower()]
 
 
 def show_model(registry: Registry, control: JobRecords, name: str, page: str) -> ModelShown:

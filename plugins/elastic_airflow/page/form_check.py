@@ -21,8 +21,7 @@ from elastic_airflow.names import JOB_DAG
 from elastic_core.errors import UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import entry_points
-from elastic_core.spec.catalogue.entry_catalogue import find_entries
-from elastic_core.spec.catalogue.task_params import any_filled
+from elastic_core.spec.catalogue.task_params import entries_for
 from elastic_core.spec.form import JOB_ID, NO_PRESET, PRESET, spec_from_form
 from elastic_core.spec.inputs.presets import find_presets
 
@@ -89,7 +88,7 @@ def _judge(form: Mapping[str, Any], settings: Settings) -> None:
     chosen = form.get(PRESET) or NO_PRESET
     if chosen != NO_PRESET and not presets:
         return  # this host has no project; the one that runs tasks does
-    entries = find_entries(settings.project, settings.tasks) if any_filled(form) else ()
+    entries = entries_for(form, settings.project, settings.tasks)
     spec = spec_from_form(form, presets, entries)
     entry_points.check(spec.entry_point, settings.tasks)
 

@@ -39,7 +39,7 @@ def models_router(control: LedgerControl, settings: Settings, *, reads: Dependen
     ) -> Response:  # fmt: skip
         """A page of those that have `search` in their name, by name."""
         with open_registry(settings) as registry:
-            found = [one for one in model_aliases.list_models(registry) if search.lower() in one.name.lower()]
+            found = model_aliases.list_models(registry, search)
         page = ModelPage(total=len(found), offset=offset, models=tuple(found[offset : offset + limit]))
         return json_answer(to_json(page))
 

@@ -32,8 +32,7 @@ from elastic_core.protocol.encoding import finite
 from elastic_core.protocol.process_groups import EVALUATION, code_of, held_out
 from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
-from elastic_core.spec.catalogue.entry_catalogue import find_entries
-from elastic_core.spec.catalogue.task_params import any_filled
+from elastic_core.spec.catalogue.task_params import entries_for
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class SubmitJobOperator(ElasticOperator):
             self.log.info("job %s exists: attached to it", job_id)
             return job
         settings = Settings()
-        entries = find_entries(settings.project, settings.tasks) if any_filled(form) else ()
+        entries = entries_for(form, settings.project, settings.tasks)
         spec = spec_from_form(form, self.presets, entries)
         return record_job(control, context, spec.model_dump(mode="json"), job_id, form.get(WARM_START), self.retries)
 

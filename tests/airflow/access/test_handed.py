@@ -21,8 +21,9 @@ from elastic_airflow.retraining.factory import retraining_dag
 from elastic_airflow.tasks.job_tasks import EvaluateOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Forbidden
+from elastic_core.host.secret_files import write_secret
 from elastic_core.protocol.tokens import BEFORE
-from elastic_core.services.secrets import rotate, write_secret
+from elastic_core.services.secrets import rotate
 from elastic_core.settings import Settings
 from tests.airflow.conftest import Api
 from tests.airflow.doubles import FakeTask, a_context

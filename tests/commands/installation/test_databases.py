@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, text
 from elastic_core.commands.installation import databases
 from elastic_core.commands.installation.checks import all_findings
 from elastic_core.commands.installation.finding import Verdict
+from elastic_core.host.secret_files import write_secret
 from elastic_core.services import airflow
 from elastic_core.services.platform import prepare_home, service_settings
-from elastic_core.services.secrets import write_secret
 from elastic_core.settings import Settings
 from tests.track.mlflow_server import MlflowServer
 
