@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_core.host.process import ProcessId, children, end_processes, in_session, kill_marked, marked
+from elastic_core.host.process import ProcessId, end_processes, in_session, kill_marked, marked
 from tests.launch.builders import wait_for
+from tests.processes import children
 
 MARK = "ELASTIC_TEST_MARK"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_core.domain import Allocation, Layout, Slot
-from elastic_core.host import fork_client, process
+from elastic_core.host import fork_client
 from elastic_core.host.messages import AgentProcess, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
@@ -20,6 +20,7 @@ from elastic_core.protocol.records import JobFacts, RestorePoint
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from tests.e2e.platform import PATIENCE
+from tests.processes import children
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 SCRIPTS = "tests.launch.scripted_worker"
@@ -101,11 +102,6 @@ def workers_of(folder: RunDir) -> list[ProcessId]:
 
 def agent_of(launcher: LocalLauncher, origin_epoch: int = 7) -> ProcessId:
     return RunDir.of(launcher.home, origin_epoch).require(AgentProcess).process
-
-
-def children(parent: int) -> list[int]:
-    """Direct children, zombies excluded."""
-    return [pid for pid in sorted(process._listed_children(parent)) if ProcessId.of(pid) is not None]
 
 
 def the_stray(launcher: LocalLauncher, workers: list[ProcessId]) -> ProcessId:

@@ -17,7 +17,7 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import EXIT, AccessBrokerProcess, AgentProcess, SpawnPlan
-from elastic_core.host.process import ProcessId, children, marked
+from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
@@ -37,6 +37,7 @@ from tests.launch.builders import (
     wait_until_ready,
     workers_of,
 )
+from tests.processes import children
 from tests.train.ledger import FolderLedger
 
 

@@ -19,7 +19,7 @@ from elastic_core.errors import UserError
 from elastic_core.host.network import namespaces
 from elastic_core.host.network.interfaces import interface_of
 from elastic_core.host.network.unix_sockets import name_for_life
-from elastic_core.host.process import ProcessId, children
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import require_networks
 from elastic_core.host.workers import CONTROL_SOCKET
@@ -35,6 +35,7 @@ from tests.launch.builders import (
     wait_until_ready,
 )
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
+from tests.processes import children
 from tests.train import forked
 
 NOBODY = 65534

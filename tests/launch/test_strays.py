@@ -19,7 +19,6 @@ from elastic_core.host.process import ProcessId, end_subreaper, in_session
 from elastic_core.host.rundir import RunDir
 from tests.launch.builders import (
     agent_of,
-    children,
     order,
     scripted,
     the_stray,
@@ -28,6 +27,7 @@ from tests.launch.builders import (
     wait_until_ready,
 )
 from tests.launch.scripted_worker import CHAINS, HEADLESS, SLEEP
+from tests.processes import children
 
 SUBREAPER = """
 import os, signal, subprocess, sys, time

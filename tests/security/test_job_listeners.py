@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from elastic_core.host.messages import CacheServerAddress, Rendezvous
-from elastic_core.host.process import children, marked
+from elastic_core.host.process import marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.spec import parse_cluster_spec
 from elastic_core.state.memory_tier import cache_servers
 from elastic_core.state.memory_tier.channel import NONCE
 from tests.launch.airflowless import Platform, platform
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
+from tests.processes import children
 from tests.security.listeners import knock_as_nobody, listeners
 
 pytestmark = pytest.mark.e2e

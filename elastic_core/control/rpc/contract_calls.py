@@ -12,7 +12,9 @@ from starlette.types import Scope
 from elastic_core.errors import InfrastructureError, NotFound, UserError
 from elastic_core.protocol import calls
 
-BODY_SECONDS = 60.0  # a client that is cut off while it sends would hold what its request has for ever
+BODY_SECONDS = (
+    60.0  # of the platform's parts: one that is cut off while it sends would hold what its request has for ever
+)
 
 
 def path_below(scope: Scope) -> str:
@@ -21,7 +23,7 @@ def path_below(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-async def read_body(request: Request, most: int, seconds: float = BODY_SECONDS) -> bytes:
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
     """Raises `UserError` for more than `most` bytes, without reading on."""
     body = bytearray()
     try:

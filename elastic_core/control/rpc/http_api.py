@@ -20,7 +20,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc import peoples_share
+from elastic_core.control.rpc import contract_calls, peoples_share
 from elastic_core.control.rpc.api_v1 import PREFIX, include_api, json_answer
 from elastic_core.control.rpc.contract_calls import answer, find_method, path_below, read_body
 from elastic_core.control.rpc.cross_site import refuse_other_sites
@@ -86,7 +86,8 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users)
     async def signed(name: str, request: Request) -> bytes:
         method, target = request.method, _target(request.scope)
         signer.check_headers(method, target, request.headers, time.time())
-        body = await read_body(request, MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY)
+        most = MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY
+        body = await read_body(request, most, contract_calls.BODY_SECONDS)
         signer.check(method, target, body, request.headers, time.time())
         return body
 

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from elastic_core.control.ledger_trainer import LedgerTrainer
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc import contract_calls
 from elastic_core.control.rpc.contract_calls import answer, find_method, read_body
 from elastic_core.domain.number_ranges import INSTANT
 from elastic_core.errors import TooMany, Unauthorized, UserError
@@ -96,7 +97,7 @@ def trainer_router(control: LedgerControl) -> APIRouter:
             yield
 
     async def sent(name: str, request: Request, _: Annotated[None, Depends(admitted)]) -> bytes:
-        return await read_body(request, MOST_BYTES_OF.get(name, MOST_BYTES))
+        return await read_body(request, MOST_BYTES_OF.get(name, MOST_BYTES), contract_calls.BODY_SECONDS)
 
     router = APIRouter()
 

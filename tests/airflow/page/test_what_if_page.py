@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.sim.projection import SECONDS
+from elastic_core.protocol.rest.what_if import COURSE_SECONDS
 from tests.builders import FACTS, Life, a_spec
 
 LATER_THAN_NOW = "in "
@@ -120,7 +120,7 @@ def test_how_long_it_takes_is_said_while_one_waits(page: Page, address: str, sho
     Life(shown, shown.trainer, "job-a").start()
     held: list[Route] = []
     page.route("**/api/v1/what-if", lambda route: held.append(route))
-    told = {"jobs": 1, "start_seconds": 3.2, "course_seconds": 4.0, "most_seconds": SECONDS}
+    told = {"jobs": 1, "start_seconds": 3.2, "course_seconds": 4.0, "most_seconds": COURSE_SECONDS}
     page.route("**/api/v1/what-if/expected", lambda route: route.fulfill(json=told))
     page.goto(f"{address}what_if/what_if.html")
     summary = page.get_by_role("status")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -104,28 +104,45 @@ def test_without_a_metrics_token_nobody_reads_metrics(control: LedgerControl) ->
             assert httpx.get(f"{url}/metrics", headers={"authorization": given}).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("headers", "says"),
-    [
-        ({}, "no valid service signature"),
-        (signed("/service/jobs", b"{}", secret=b"some-other-secret-0123456789abcdef"), "no valid service signature"),
-        (signed("/service/jobs", b"other"), "another one was signed"),
-        (
-            {**signed("/service/jobs", b"other"), "x-elastic-body": sha256(b"{}").hexdigest()},
-            "no valid service signature",
-        ),
-        (signed("/service/job", b"{}"), "no valid service signature"),
-        ({**signed("/service/jobs", b"{}"), "x-elastic-time": "nan"}, "no valid service signature"),
-        (signed("/service/jobs", b"{}", at=time.time() - 86_400), "away from this server's time"),
-        (signed("/service/jobs", b"{}", at=time.time() + 86_400), "away from this server's time"),
-        (signed("/service/jobs", b"{}", at=float("nan")), "away from this server's time"),
-    ],
-)
-def test_a_wrong_old_or_borrowed_signature_is_refused(client: httpx.Client, headers: dict[str, str], says: str) -> None:
-    answer = client.post("/service/jobs", content=b"{}", headers=headers)
+WRONG: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
+    "none": (dict, "no valid service signature"),
+    "by another secret": (
+        lambda: signed("/service/jobs", b"{}", secret=b"some-other-secret-0123456789abcdef"),
+        "no valid service signature",
+    ),
+    "of another body": (lambda: signed("/service/jobs", b"other"), "another one was signed"),
+    "of another body, whose sum was changed": (
+        lambda: {**signed("/service/jobs", b"other"), "x-elastic-body": sha256(b"{}").hexdigest()},
+        "no valid service signature",
+    ),
+    "of another path": (lambda: signed("/service/job", b"{}"), "no valid service signature"),
+    "whose time was changed": (
+        lambda: {**signed("/service/jobs", b"{}"), "x-elastic-time": "nan"},
+        "no valid service signature",
+    ),
+    "of yesterday": (
+        lambda: signed("/service/jobs", b"{}", at=time.time() - 86_400),
+        "away from this server's time",
+    ),
+    "of tomorrow": (lambda: signed("/service/jobs", b"{}", at=time.time() + 86_400), "away from this server's time"),
+    "of no time": (lambda: signed("/service/jobs", b"{}", at=float("nan")), "away from this server's time"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_old_or_borrowed_signature_is_refused(client: httpx.Client, wrong: str) -> None:
+    headers, says = WRONG[wrong]
+    answer = client.post("/service/jobs", content=b"{}", headers=headers())
     assert answer.status_code == 401
     assert answer.json()["code"] == "unauthorized"
     assert says in answer.json()["message"]
+
+
+def test_more_than_a_method_may_need_is_refused_although_it_is_signed(client: httpx.Client) -> None:
+    for name, size in (("submit", 17 * 2**20), ("jobs", 2**20)):
+        body = b"x" * size
+        answer = client.post(f"/service/{name}", content=body, headers=signed(f"/service/{name}", body))
+        assert (answer.status_code, "send less at once" in answer.json()["message"]) == (422, True)
 
 
 def test_of_a_stranger_no_body_is_waited_for(client: httpx.Client) -> None:
