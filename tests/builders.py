@@ -20,6 +20,7 @@ from elastic_core.protocol.records import ChampionMoved, JobFacts
 from elastic_core.protocol.trainer import Commit, Heartbeat
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
+from tests.ledger_engines import engine_of
 
 TRAINER_SECRET = b"trainer-secret-of-the-tests-0123456789"
 CONTROL_SECRET = b"control-secret-of-the-tests-0123456789"
@@ -74,7 +75,7 @@ def settings(home: Path, **more: Any) -> Settings:
 def a_control(url: str, home: Path, clock: Any, runs: JobRuns | None = None, **more: Any) -> LedgerControl:
     """A control plane in process, on a migrated database."""
     chosen = settings(home, **more)
-    return LedgerControl(Ledger(url, chosen, clock), chosen, TRAINER_SECRET, runs)
+    return LedgerControl(Ledger(engine_of(url), chosen, clock), chosen, TRAINER_SECRET, runs)
 
 
 class KeptChampions:

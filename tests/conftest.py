@@ -82,7 +82,11 @@ class TestServer:
         self._run(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')  # half the time of WAL_LOG here
         return self._url.set(database=name)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, url: str = "") -> None:
+        """`url`: of a ledger; whoever tests one of its control planes has loaded what they are made of."""
+        from tests.ledger_engines import give_back
+
+        give_back(url)
         self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def create_ledger(self, name: str) -> URL:
@@ -131,22 +135,26 @@ def ledger_url(bare_ledger_url: str) -> str:
 def bare_ledger_url(postgres_server: TestServer) -> Iterator[str]:
     """The same with the ledger's tables in it, also where `ledger_url` has a pool."""
     name = f"ledger_{uuid.uuid4().hex[:12]}"
-    yield postgres_server.create_ledger(name).render_as_string(hide_password=False)
-    postgres_server.drop(name)
+    url = postgres_server.create_ledger(name).render_as_string(hide_password=False)
+    yield url
+    postgres_server.drop(name, url)
 
 
 @pytest.fixture
 def pool_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The same with a pool of two nodes with two CPU slots each, which a control plane of `builders` has made known."""
     from tests.builders import FakeClock, FakeJobRuns, a_cluster, a_control
+    from tests.ledger_engines import give_back
 
     def prepare(url: str) -> None:
         with closing(a_control(url, tmp_path_factory.mktemp("prepared"), FakeClock(), FakeJobRuns())) as control:
             control.set_cluster(a_cluster())
+        give_back(url)
 
     name = f"pool_{uuid.uuid4().hex[:12]}"
-    yield postgres_server.create_prepared(name, "pool", prepare).render_as_string(hide_password=False)
-    postgres_server.drop(name)
+    url = postgres_server.create_prepared(name, "pool", prepare).render_as_string(hide_password=False)
+    yield url
+    postgres_server.drop(name, url)
 
 
 @pytest.fixture(scope="session")

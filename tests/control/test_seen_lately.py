@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.seen_lately import LOOK_EVERY_SECONDS, seconds_between
 from elastic_core.settings import Settings
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_control, a_spec
+from tests.ledger_engines import heard
 
 
 def settings(**values: float) -> Settings:
@@ -53,8 +53,6 @@ def test_a_heartbeat_asks_its_ledger_twice(control: LedgerControl) -> None:
     trainer = control.trainer(order.token)
     trainer.heartbeat(a_beat(1))
     asked: list[str] = []
-    event.listen(
-        control._ledger._engine, "before_cursor_execute", lambda _c, _u, statement, *_: asked.append(statement)
-    )
-    assert trainer.heartbeat(a_beat(2)).steady
+    with heard(control._ledger._engine, "before_cursor_execute", lambda _c, _u, statement, *_: asked.append(statement)):
+        assert trainer.heartbeat(a_beat(2)).steady
     assert [statement.split()[0] for statement in asked] == ["SELECT", "WITH"]

@@ -121,11 +121,12 @@ def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
         **({"connect_args": NOTICE_DEAD_SERVER} if connect is None else {"creator": connect}),
     )  # fmt: skip
     if connect is None:
-        event.listen(engine, "connect", _end_dead_connections)
+        event.listen(engine, "connect", end_dead_connections)
     return engine
 
 
-def _end_dead_connections(connection: Any, _: object) -> None:
+def end_dead_connections(connection: Any, _: object) -> None:
+    """Have the server end it where its client is gone. For each new connection of psycopg2."""
     with connection.cursor() as cursor:
         cursor.execute(_END_DEAD_CONNECTIONS)
     connection.commit()

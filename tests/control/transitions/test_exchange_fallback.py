@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExactLoss, ExchangeCost, ExchangeFigures, ExchangeNeeds, JobState, SegmentState
@@ -17,6 +16,7 @@ from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.admitted_layouts import Admitted
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
+from tests.ledger_engines import heard
 
 WHY = "the losses of steps 8 to 9 are not finite, under bytegrad"
 
@@ -129,11 +129,8 @@ def looked_up_under_the_lock(control: LedgerControl) -> Iterator[list[str]]:
         locked = False
 
     engine = control._ledger._engine
-    event.listen(engine, "before_cursor_execute", watch)
-    event.listen(engine, "commit", over)
-    yield found
-    event.remove(engine, "before_cursor_execute", watch)
-    event.remove(engine, "commit", over)
+    with heard(engine, "before_cursor_execute", watch), heard(engine, "commit", over):
+        yield found
 
 
 FALLING = [5.0 / step for step in range(1, 21)]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.predicting import predictors
 from elastic_core.control.scheduling.predicting.predictors import CLASS_SECONDS, STALE_CLASS_SECONDS
 from tests.builders import FakeClock
 from tests.control.scheduling.predicting.test_predictors import submit
+from tests.ledger_engines import heard
 
 
 def asked_at(control: LedgerControl) -> list[float]:
@@ -66,11 +66,11 @@ def test_whether_a_job_was_submitted_before_is_looked_for_once(control: LedgerCo
         if "b.submitted_at < j.submitted_at" in statement:
             asked.append(wanted["jobs"])
 
-    event.listen(control._ledger._engine, "before_cursor_execute", note)
-    for job_id in ("job-a", "job-b"):
-        submit(control, job_id, slots=(1, 1))
-        clock.advance(CLASS_SECONDS)
-        control.reconcile([])
+    with heard(control._ledger._engine, "before_cursor_execute", note):
+        for job_id in ("job-a", "job-b"):
+            submit(control, job_id, slots=(1, 1))
+            clock.advance(CLASS_SECONDS)
+            control.reconcile([])
     assert asked == [["job-a"], ["job-b"]]
     answers = control.allocator.predictors._answers
     assert {job_id: answer.resubmitted for job_id, answer in answers.items()} == {"job-a": False, "job-b": True}
