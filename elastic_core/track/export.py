@@ -40,10 +40,12 @@ def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str
 
 
 def save_model(
-    folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model, project: Path
-) -> None:
+    folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model, project: Path,
+    code: Path | None = None,
+) -> None:  # fmt: skip
     """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by;
-    `project`: where the task's code is, whose installed packages the model needs besides the platform's."""
+    `project`: where the task's code is, whose installed packages the model needs besides the platform's; `code`: the
+    folder of the code that the job was pinned to, which the model takes along."""
     model, given = new_model(spec, patterns)
     # what cannot be loaded now could not be served later
     load_weights(model, {f"{MODEL}{name}": tensor for name, tensor in weights.items()})
@@ -59,7 +61,8 @@ def save_model(
         path=str(folder),
         python_model=str(Path(__file__).with_name("served_model.py")),
         artifacts={"weights": str(parts / "weights.safetensors"), "spec": str(parts / "spec.json")},
-        pip_requirements=_requirements(spec, project),
+        code_paths=[str(path) for path in sorted(code.iterdir())] if code is not None else None,
+        pip_requirements=_requirements(spec, code or project),
         signature=signature,
         input_example=None if signature is None else arrays(example),
         mlflow_model=identity,

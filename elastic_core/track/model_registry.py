@@ -1,8 +1,8 @@
 """The model registry: a job's checkpoint as a model that MLflow can serve, and which version is the champion.
 
-A version holds weights as safetensors, the job spec and one small Python file (`served_model.py`, MLflow's
-"models from code"); no pickle. It loads where the task's module can be imported. Everything here may be repeated:
-a second call finds what the first one made.
+A version holds weights as safetensors, the job spec, one small Python file (`served_model.py`, MLflow's "models from
+code") and the code that the job was pinned to; no pickle. Where none was pinned, it loads where the task's module can
+be imported. Everything here may be repeated: a second call finds what the first one made.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from elastic_core.errors import Conflict, Forbidden, InfrastructureError, UserError
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
@@ -282,7 +283,8 @@ def _export(
     weights = read_model(store, checkpoint)
     with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:
         folder = Path(scratch) / "model"
-        save_model_as_user(folder, job.spec, settings, weights, {"model_id": model.model_id, "run_id": run_id})
+        identity = {"model_id": model.model_id, "run_id": run_id}
+        save_model_as_user(folder, job.spec, settings, weights, identity, code_of(job.results).sha256)
         client.log_model_artifacts(model.model_id, str(folder))
     if run_id is not None:
         at, values = checkpoint.committed_at, facts.prefixed("served", metrics)

@@ -1,6 +1,7 @@
 """What MLflow runs to serve a registered model ("models from code"): the job's model, its weights, and no pickle.
 
-This file is copied into every version. It needs the project and the task's module to be importable.
+This file is copied into every version, and so is the code that the job was pinned to. It needs the platform, and the
+task's module where none was pinned.
 """
 
 from __future__ import annotations

@@ -1,22 +1,31 @@
-"""A model is made by the workers' user where there is one; what it has written is taken over without a link."""
+"""A model is made by its job's pinned code, and by the workers' user where there is one; what that has written is taken
+over without a link."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from mlflow.models import Model
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.worker_user.giving import give_folder
 from elastic_core.host.worker_user.identity import WorkerUser
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
+from elastic_core.state.job_code.pinned_code import pin
 from elastic_core.track.export_process import save_model_as_user, take_over
+from tests.launch.builders import order
 from tests.security.user_probe import assert_reached_nothing, targets
 from tests.security.worker_namespace import NAME, PROJECT, namespace, open_home
 from tests.train.tasks import network
@@ -104,3 +113,64 @@ def test_without_the_setting_it_is_made_here(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, project=PROJECT, tasks="tests.*")
     save_model_as_user(tmp_path / "model", spec, settings, network().state_dict(), {})
     assert (tmp_path / "model" / "MLmodel").exists()
+
+
+LINE = """
+from torch import nn
+from elastic_core.train.task import Task
+
+class Line(Task):
+    def model(self):
+        return nn.Linear(2, 1, bias=False)
+
+    def optimizer(self, model):
+        raise NotImplementedError
+
+    def dataset(self):
+        raise NotImplementedError
+
+    def loss(self, model, batch):
+        raise NotImplementedError
+"""
+SERVE = """
+import sys
+import mlflow
+import numpy as np
+print(mlflow.pyfunc.load_model(sys.argv[1]).predict(np.array([[3.0, 4.0]], dtype=np.float32)).tolist())
+"""
+
+
+class Recorder:
+    """The ledger's part in pinning."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+
+    def record_results(self, _: str, results: Mapping[str, Any]) -> None:
+        self.results.update(results)
+
+
+def test_a_model_is_made_by_the_code_that_its_job_was_pinned_to_and_takes_it_along(tmp_path: Path) -> None:
+    package = tmp_path / "project" / "mine_of_one_test"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "line.py").write_text(LINE)
+    settings = Settings(home=tmp_path / "home", project=tmp_path / "project", tasks="mine_of_one_test.*")
+    spec = JobSpec.model_validate(
+        {
+            "name": "line",
+            "entry_point": "mine_of_one_test.line:Line",
+            "work": {"samples": 96},
+            "batch": {"min": 8, "max": 8},
+        }
+    )
+    ledger: Any = Recorder()
+    pin(ledger, settings, replace(order(), spec=spec))
+    (package / "line.py").write_text(LINE.replace("Linear(2, 1", "Linear(5, 1"))
+    weights = {"weight": torch.tensor([[10.0, 1.0]])}
+    save_model_as_user(tmp_path / "model", spec, settings, weights, {}, code_of(ledger.results).sha256)
+    assert (tmp_path / "model" / "code" / "mine_of_one_test" / "line.py").read_text() == LINE
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path / "model")], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert served.stdout.splitlines()[-1] == "[[34.0]]"

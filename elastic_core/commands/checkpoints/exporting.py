@@ -10,6 +10,7 @@ import typer
 from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint
 from elastic_core.commands.printing import Json, Words, print_json
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points, parse_job_spec
 from elastic_core.spec.inputs.value_files import read_values
@@ -40,7 +41,8 @@ def export(
 ) -> None:
     """The model's weights as one plain safetensors file, or the model as one that MLflow loads and serves.
 
-    For an MLflow model the job's own code makes the model: it must be importable here, and allowed (ELASTIC_TASKS).
+    For an MLflow model the job's own code makes the model, and goes with it where the job was pinned to it; else it must
+    be importable here. It must be allowed (ELASTIC_TASKS).
     """
     if (out is None) == (not mlflow_model):
         raise UserError(
@@ -72,11 +74,11 @@ def _export_model(
     place: CheckpointStore, manifest: Manifest, folder: Path, given: JobSpec | None, as_json: bool
 ) -> None:
     settings = Settings()
-    spec = given or _spec_of(manifest, settings)
+    spec, code = (given, "") if given is not None else _spec_and_code_of(manifest, settings)
     entry_points.reach(settings.project)
     from elastic_core.track.export_process import export_model
 
-    export_model(folder, spec, settings, place, manifest)
+    export_model(folder, spec, settings, place, manifest, code)
     if as_json:
         print_json({"mlflow_model": str(folder), "entry_point": spec.entry_point, "step": manifest.header.step})
     else:
@@ -101,13 +103,15 @@ def _register(manifest: Manifest, name: str, given: JobSpec | None, as_json: boo
         _out.print(f"version {made.version} of model {made.name}, step {made.step}: {made.uri}", markup=False)
 
 
-def _spec_of(manifest: Manifest, settings: Settings) -> JobSpec:
-    """A checkpoint holds tensors, and not the code that they belong to: that is in its job's spec."""
-    job = manifest.header.job_id
+def _spec_and_code_of(manifest: Manifest, settings: Settings) -> tuple[JobSpec, str]:
+    """A checkpoint holds tensors, and not the code that they belong to: its job's spec names that, and its results have
+    the SHA-256 of what was pinned ("": nothing)."""
+    name = manifest.header.job_id
     try:
-        return open_api(settings).job(job).spec
+        job = open_api(settings).job(name)
     except InfrastructureError as error:
         raise InfrastructureError(
-            f"How the model of job {job} is made is in its spec, which the ledger has, and that cannot be asked: "
+            f"How the model of job {name} is made is in its spec, which the ledger has, and that cannot be asked: "
             f"{error} Or give the spec: --spec FILE."
         ) from error
+    return job.spec, code_of(job.results).sha256
