@@ -27,7 +27,7 @@ from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.host.worker_user.deep_folders import remove_tree
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
-from elastic_core.launch.worker_logs.parts import LogPart, read_part
+from elastic_core.launch.worker_logs.parts import FileLog
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 from elastic_core.settings import Settings
 
@@ -135,11 +135,12 @@ class GroupFolders:
         """As the contract says. Of a group from before ranks were written down, its workers."""
         return len(_logs_by_rank(RunDir.of(self.home, origin_epoch)))
 
-    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
-        """As the contract says."""
+    def log_of(self, origin_epoch: int, rank: int) -> FileLog:
+        """As the contract says, also before it is known who has which rank."""
         folder = RunDir.of(self.home, origin_epoch)
         numbers = _logs_by_rank(folder)
-        return read_part(folder.log(numbers[rank] if rank < len(numbers) else rank), after, most)
+        number = numbers[rank] if rank < len(numbers) else rank
+        return FileLog(f"{number}", folder.log(number))
 
     def remove_ended(self, before: float) -> int:
         """Remove the folders, logs included, of groups that ended before this instant (Unix seconds); how many."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from elastic_core.errors import NotFound
 from elastic_core.launch.launcher import Launcher
+from elastic_core.launch.worker_logs.parts import NOTHING
 from elastic_core.protocol.records import JobGroup
 from elastic_core.protocol.rest.answers import JobLog
 
@@ -40,7 +41,8 @@ def read_job_log(
         )
     if not 0 <= rank < max(ranks, 1):
         raise NotFound(f"attempt {number} of job {job_id} has no rank {rank}; there are 0 to {ranks - 1}")
-    part = launcher.read_log(group.origin_epoch, rank, after, most)
+    log = launcher.log_of(group.origin_epoch, rank)
+    part = log.read(after, most) if log is not None else NOTHING
     return JobLog(
         attempt=number, attempts=len(groups), rank=rank, ranks=ranks, first_segment=group.first_segment,
         last_segment=group.last_segment, ended=ended, text=part.text, start=part.start, end=part.end, size=part.size,

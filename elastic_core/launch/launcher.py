@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from elastic_core.launch.worker_logs.parts import LogPart
+from elastic_core.launch.worker_logs.parts import WorkerLog
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
 
 
@@ -37,9 +37,9 @@ class Launcher(Protocol):
     def ranks_with_logs(self, origin_epoch: int) -> int:
         """How many ranks the group has, or had last; 0 where nothing of it is kept (any more)."""
 
-    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
-        """What the worker that has this rank, or had it last, has printed from position `after` on; None: the last of
-        it. At most `most` bytes. Positions are those of one worker: another one may have the rank after a resize."""
+    def log_of(self, origin_epoch: int, rank: int) -> WorkerLog | None:
+        """Of the worker that has this rank, or had it last: another one may have it after a resize. None where nothing
+        is kept of one."""
 
     def forget(self, origin_epoch: int) -> None:
         """Remove the files of a dead group (its logs stay)."""

@@ -21,11 +21,11 @@ import pytest
 from mlflow import MlflowClient
 
 from elastic_airflow.tasks.job_tasks import RegisterOperator
-from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, Forbidden, UserError
-from elastic_core.protocol.process_groups import CODE, PinnedCode
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import DATA_SHA256
 from elastic_core.settings import Settings
+from elastic_core.state.job_code.pinned_code import pin
 from elastic_core.track.champions.judging import RegisteredVersion, judge
 from elastic_core.track.champions.model_aliases import ChampionMoved, former_champion, move_champion
 from elastic_core.track.champions.paired_test import PairedTest
@@ -42,6 +42,7 @@ from elastic_core.train.task import Task
 from examples.digits import Digits, split_digits
 from tests.airflow.doubles import a_context
 from tests.builders import CONTROL_SECRET
+from tests.launch.builders import order
 from tests.track.trained_job import TrainedJob
 
 ROOT = Path(__file__).parents[2]
@@ -77,12 +78,14 @@ def test_a_registered_model_loads_and_predicts_what_the_checkpoint_does(trained,
 
 
 def test_a_version_says_of_which_code_and_data_and_how_many_segments_it_is_made(trained, client):
-    trained.results = {CODE: to_json(PinnedCode(sha256="c" * 64, packages=("examples",))), DATA_SHA256: "d" * 64}
+    pin(trained, trained.settings, replace(order(), spec=trained.job(trained.name).spec))
+    code = code_of(trained.results).sha256
+    trained.results[DATA_SHA256] = "d" * 64
     trained.checkpoint(10)
     trained.records[0] = replace(trained.records[0], segment_id=f"{trained.name}__seg_4")
     made = register_model(trained, trained.settings, trained.name, {})
     tags = client.get_model_version(made.name, made.version).tags
-    assert (tags["elastic.code_sha256"], tags["elastic.data_sha256"]) == ("c" * 64, "d" * 64)
+    assert (tags["elastic.code_sha256"], tags["elastic.data_sha256"]) == (code, "d" * 64)
     assert tags["elastic.segments"] == "5"
 
 

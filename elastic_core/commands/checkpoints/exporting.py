@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """The model's weights as one plain safetensors file, or the model as one that MLflow loads and serves.
 
-    For an MLflow model the job's own code makes the model, and goes with it where the job was pinned to it; else it must
-    be importable here. It must be allowed (ELASTIC_TASKS).
+    For an MLflow model the job's own code makes the model, and goes with it where the job was pinned to it; else it
+    must be importable here. It must be allowed (ELASTIC_TASKS).
     """
     if (out is None) == (not mlflow_model):
         raise UserError(

@@ -17,10 +17,10 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.detached import shared_secret
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.local import WORKER
-from elastic_core.launch.on_ray import journal, log_requests
+from elastic_core.launch.on_ray import journal
 from elastic_core.launch.on_ray.jobs_api import JobsApi, RayJob, Submission, ray_token
+from elastic_core.launch.on_ray.log_requests import NodeLog
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE, GroupLaunch, seal
-from elastic_core.launch.worker_logs.parts import LogPart
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.settings import Settings
 
@@ -93,13 +93,10 @@ class RayLauncher:
     def ranks_with_logs(self, origin_epoch: int) -> int:
         return len(self._log_urls(origin_epoch))
 
-    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
-        """As the contract says, from the agent of the node on which that worker is, or was. Raises
-        `InfrastructureError` where that does not answer."""
+    def log_of(self, origin_epoch: int, rank: int) -> NodeLog | None:
+        """As the contract says: it is read from the agent of the node on which that worker is, or was."""
         urls = self._log_urls(origin_epoch)
-        if rank >= len(urls):
-            return LogPart("", 0, 0, 0)
-        return log_requests.read(urls[rank], ray_token(self.settings), after, most)
+        return NodeLog(urls[rank], ray_token(self.settings)) if rank < len(urls) else None
 
     def forget(self, origin_epoch: int) -> None:
         """Of a dead group: Ray's record of its job. The nodes removed its files when it ended, but for its logs."""

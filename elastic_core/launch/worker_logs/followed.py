@@ -1,6 +1,6 @@
 """The lines of a group's rank 0, each given once, whoever follows them and however often that one is started anew.
 
-How far they were given lies beside the logs: the tasks of a group's segments follow one after the other, and a
+How far they were given lies in a file of the home: the tasks of a group's segments follow one after the other, and a
 triggerer that restarts goes on where it was. Lines may be given twice where one is killed before it has written that
 down.
 
@@ -11,14 +11,13 @@ jobs: so a turn and a segment have bounds. What is passed over is said, with whe
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
-from elastic_core.host.messages import WorkersByRank
-from elastic_core.host.rundir import RunDir
-from elastic_core.launch.worker_logs.parts import LogPart, read_part
-from elastic_core.settings import Settings
+from elastic_core.launch.worker_logs.parts import LogPart, WorkerLog
 
+FOLDER = "followed"
 # Of one turn, which comes each second: more than anybody reads in one, and a millisecond's work.
 TURN_LINES, TURN_BYTES = 500, 64 * 2**10
 # Of one segment, besides its end: a line a second for half a day, and a log that Airflow's page still opens.
@@ -31,7 +30,7 @@ FAR_BEHIND = 2**20
 class _Given:
     """What followers were given so far."""
 
-    positions: dict[str, int] = field(default_factory=dict)  # of the next byte, by worker
+    positions: dict[str, int] = field(default_factory=dict)  # of the next byte, by name of a worker's log
     segment_id: str = ""  # the one that the last of it was given for; of it:
     lines: int = 0
     size: int = 0  # bytes
@@ -42,12 +41,16 @@ class _Given:
 
 
 class FollowedLog:
-    """For the task of one segment."""
+    """For the task of one segment. Every method raises `InfrastructureError` where the log cannot be read now."""
 
-    def __init__(self, settings: Settings, origin_epoch: int, job_id: str, segment_id: str) -> None:
-        self._folder = RunDir.of(settings.home, origin_epoch)
+    def __init__(
+        self, home: Path, log_of: Callable[[int, int], WorkerLog | None], origin_epoch: int, job_id: str,
+        segment_id: str,
+    ) -> None:  # fmt: skip
+        """`log_of`: as `Launcher` has it."""
+        self._log_of, self._origin_epoch, self._segment_id = log_of, origin_epoch, segment_id
+        self._file = home / FOLDER / f"{origin_epoch}.json"
         self._everything = f"elastic jobs logs {job_id} --all"
-        self._segment_id = segment_id
 
     def next_lines(self) -> list[str]:
         """Those that came since the last call of any follower, at most a turn's; [] for none, and once the segment has
@@ -65,16 +68,17 @@ class FollowedLog:
         return [*self._turn(self._given(), last=True), *self._turn(self._given(), last=True)]
 
     def _turn(self, given: _Given, *, last: bool) -> list[str]:
-        recorded = self._folder.read(WorkersByRank)
-        number = recorded.numbers[0] if recorded else 0
-        after = given.positions.get(str(number), 0)
-        part, skipped = self._part(number, after, last)
+        log = self._log_of(self._origin_epoch, 0)
+        if log is None:
+            return []
+        after = given.positions.get(log.name, 0)
+        part, skipped = self._part(log, after, last)
         if part.end == after and not part.text:
             return []
         lines = [line.rsplit("\r", 1)[-1] for line in part.text.rstrip("\n").split("\n")]
         size = sum(len(line.encode()) + 1 for line in lines)
         given = replace(
-            given, positions={**given.positions, str(number): part.end}, lines=given.lines + len(lines),
+            given, positions={**given.positions, log.name: part.end}, lines=given.lines + len(lines),
             size=given.size + size,
         )  # fmt: skip
         self._keep(given)
@@ -82,13 +86,12 @@ class FollowedLog:
         behind = [self._enough_words()] if given.enough and not last else []
         return [*before, *lines, *behind]
 
-    def _part(self, number: int, after: int, last: bool) -> tuple[LogPart, int]:
+    def _part(self, log: WorkerLog, after: int, last: bool) -> tuple[LogPart, int]:
         """What comes next, and how many bytes before it are left out."""
-        path = self._folder.log(number)
-        part = read_part(path, after, TURN_BYTES, TURN_LINES)
+        part = log.read(after, TURN_BYTES, TURN_LINES)
         left = part.size - part.end
         if left > FAR_BEHIND or (last and left > 0):
-            end = read_part(path, None, TURN_BYTES, TURN_LINES)
+            end = log.read(None, TURN_BYTES, TURN_LINES)
             if end.start > after:
                 return end, end.start - after
         return part, part.left_out
@@ -99,19 +102,22 @@ class FollowedLog:
             f"follows is left out here until its end: {self._everything}"
         )
 
-    @property
-    def _file(self) -> str:
-        return str(self._folder.path / "logs" / "followed.json")
-
     def _given(self) -> _Given:
         try:
-            with open(self._file) as file:
-                given = _Given(**json.load(file))
+            given = _Given(**json.loads(self._file.read_text()))
         except (FileNotFoundError, ValueError, TypeError):  # cut off by a crash of the host: given again
             given = _Given()
         return given if given.segment_id == self._segment_id else _Given(given.positions, self._segment_id)
 
     def _keep(self, given: _Given) -> None:
-        with open(f"{self._file}.new", "w") as file:
-            json.dump(asdict(given), file)
-        os.replace(f"{self._file}.new", self._file)
+        self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(given)))
+        new.replace(self._file)
+
+
+def forget_old(home: Path, before: float) -> None:
+    """What was kept of groups whose log nobody has followed since this instant (Unix seconds)."""
+    for file in (home / FOLDER).glob("*"):
+        if file.stat().st_mtime < before:
+            file.unlink(missing_ok=True)

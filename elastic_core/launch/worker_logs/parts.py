@@ -14,6 +14,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 BLOCK = 4096  # holes begin and end at whole blocks
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02  # linux/falloc.h
@@ -30,6 +31,31 @@ class LogPart:
     left_out: int = 0  # bytes before `start` that were asked for, and are kept no more
 
 
+NOTHING = LogPart("", 0, 0, 0)
+
+
+class WorkerLog(Protocol):
+    """What one worker prints, wherever that lies."""
+
+    @property
+    def name(self) -> str:
+        """That of no other worker of its group."""
+
+    def read(self, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
+        """As `read_part`. Raises `InfrastructureError` where it cannot be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """In a file of this host."""
+
+    name: str
+    path: Path
+
+    def read(self, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
+        return read_part(self.path, after, most, most_lines)
+
+
 def read_part(path: Path, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
     """At most `most` bytes, and so many lines, from position `after`; None: the last ones. A file that is not there has
     nothing in it.
@@ -44,7 +70,7 @@ def read_part(path: Path, after: int | None, most: int, most_lines: int | None =
             start = max(first, wanted)
             data = os.pread(file.fileno(), most, start)
     except FileNotFoundError:
-        return LogPart("", 0, 0, 0)
+        return NOTHING
     return whole_lines(data, start, wanted, size, from_end=after is None, most_lines=most_lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ElasticError
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from elastic_core.launch.worker_logs.followed import FollowedLog
     from elastic_core.protocol.http_client import HttpControl
 
+TURN_SECONDS, LAST_SECONDS = 0.5, 10.0  # that the trigger waits for lines, and for the last of them
+SHARE = 0.1  # of the time, that reading may take: where it is a request to another host, turns come less often
+AFTER_FAULT_SECONDS = 30.0
+
 
 class PrintedLines:
     """Of the job's newest process group, which is that of the segment while a trigger waits for it."""
@@ -19,22 +24,42 @@ class PrintedLines:
     def __init__(self, job_id: str, segment_id: str) -> None:
         self._job_id, self._segment_id = job_id, segment_id
         self._log: FollowedLog | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._not_before = 0.0  # by the monotonic clock
 
     async def show(self, control: HttpControl, log: Any, *, ended: bool) -> None:
         """Write what came since the last time to `log`, once the segment has `ended` only the last of it; in one call,
-        since all jobs' triggers share a thread. Never in the way of the task: what cannot be read is said."""
+        since all jobs' triggers share a thread. Never in the way of the task: what cannot be read is said, and what
+        hangs is left to itself."""
+        if self._reading is not None and not self._reading.done():
+            await asyncio.wait({self._reading}, timeout=LAST_SECONDS if ended else 0.0)
+        if (self._reading is not None and not self._reading.done()) or (
+            not ended and time.monotonic() < self._not_before
+        ):
+            return
+        self._reading = asyncio.create_task(self._show(control, log, ended))
+        await asyncio.wait({self._reading}, timeout=LAST_SECONDS if ended else TURN_SECONDS)
+
+    async def _show(self, control: HttpControl, log: Any, ended: bool) -> None:
+        began = time.monotonic()
         try:
             if self._log is None:
                 self._log = await asyncio.to_thread(self._open, control)
             lines = await asyncio.to_thread(self._log.last_lines if ended else self._log.next_lines)
         except (ElasticError, OSError) as error:
             log.warning("what the job prints cannot be shown here: %s", error)
+            self._log, self._not_before = None, time.monotonic() + AFTER_FAULT_SECONDS
             return
+        now = time.monotonic()
+        self._not_before = now + (now - began) / SHARE
         if lines:
             log.info("%s", "\n".join(lines))
 
     def _open(self, control: HttpControl) -> FollowedLog:
+        from elastic_core.launch import launchers
         from elastic_core.launch.worker_logs.followed import FollowedLog
 
+        settings = Settings()
+        log_of = launchers.chosen(settings).log_of
         origin_epoch = control.groups_of(self._job_id)[-1].origin_epoch
-        return FollowedLog(Settings(), origin_epoch, self._job_id, self._segment_id)
+        return FollowedLog(settings.home, log_of, origin_epoch, self._job_id, self._segment_id)

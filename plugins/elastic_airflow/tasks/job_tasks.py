@@ -242,6 +242,7 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.host.steady_clock import SteadyClock
         from elastic_core.launch import launchers
         from elastic_core.launch.host_reconcile import reconcile_host, sweep_store_in_time
+        from elastic_core.launch.worker_logs import followed
         from elastic_core.state.memory_tier import cache_servers
         from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
@@ -249,7 +250,9 @@ class ReconcileOperator(ElasticOperator):
         settings, control = Settings(), self.control()
         launcher, clock = launchers.chosen(settings), SteadyClock(settings.home)
         answer = reconcile_host(control, launcher, clock)
-        launcher.remove_ended(time.time() - settings.keep_days * 86_400)
+        old = time.time() - settings.keep_days * 86_400
+        launcher.remove_ended(old)
+        followed.forget_old(settings.home, old)
         cache_servers.retain_jobs(settings, answer.active_jobs)
         if answer.active_jobs:
             access_brokers.start(settings)  # unless it runs

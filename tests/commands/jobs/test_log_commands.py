@@ -17,7 +17,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_logs.parts import LogPart
+from elastic_core.launch.worker_logs.parts import FileLog
 from elastic_core.settings import Settings
 from tests.builders import FACTS, Life, a_commit, a_spec
 
@@ -36,12 +36,12 @@ class Nodes(LocalLauncher):
         folder.create()
         folder.log(0).write_text(line)
 
-    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
+    def log_of(self, origin_epoch: int, rank: int) -> FileLog:
         if self.then:
             self.then.pop(0)()
         if origin_epoch in self.lost:
             raise InfrastructureError("the log at n1 cannot be read: ConnectError.")
-        return super().read_log(origin_epoch, rank, after, most)
+        return super().log_of(origin_epoch, rank)
 
 
 def test_who_follows_a_job_goes_on_with_its_next_attempt_when_a_node_is_lost(

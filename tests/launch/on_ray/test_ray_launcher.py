@@ -13,6 +13,7 @@ from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.on_ray.ray_launcher import COORDINATOR, RayLauncher
+from elastic_core.launch.worker_logs.followed import FollowedLog
 from tests.e2e.platform import PATIENCE
 from tests.launch.builders import order, settings, wait_for, wait_until_dead
 from tests.launch.conftest import OnRay
@@ -168,14 +169,19 @@ def test_a_group_whose_coordinator_is_killed_is_alive_until_nothing_of_it_is_lef
     assert launcher.groups() == []
 
 
-def test_what_a_rank_prints_is_read_from_its_node(on_ray: OnRay) -> None:
+def test_what_a_rank_prints_is_read_from_its_node_and_followed_from_there(on_ray: OnRay, tmp_path: Path) -> None:
     launcher, _ = started(on_ray, "sleep")
     wait_for(lambda: launcher.ranks_with_logs(7) == 2, SECONDS, pause=0.2)
-    part = launcher.read_log(7, 1, None, 1000)
+    log = launcher.log_of(7, 1)
+    assert log is not None
+    part = log.read(None, 1000)
     assert part.text == "rank 1 of 2 does sleep\n"
-    assert launcher.read_log(7, 1, 5, 1000).text == part.text[5:]
-    assert launcher.read_log(7, 1, part.end, 1000).text == ""
-    assert launcher.read_log(7, 2, None, 1000).text == ""
+    assert log.read(5, 1000).text == part.text[5:]
+    assert log.read(part.end, 1000).text == ""
+    assert launcher.log_of(7, 2) is None
+    follower = FollowedLog(tmp_path, launcher.log_of, 7, "job", "job__seg_0")
+    assert follower.next_lines() == ["rank 0 of 2 does sleep"]
+    assert follower.next_lines() == []
     launcher.stop(7, 0.5)
     dead(launcher)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from elastic_core.host.messages import WorkersByRank
 from elastic_core.host.rundir import RunDir
+from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.worker_logs import followed
 from elastic_core.launch.worker_logs.followed import FollowedLog
 from tests.builders import settings
@@ -16,7 +17,7 @@ def a_group(home: Path) -> RunDir:
 
 
 def follower(home: Path, segment_id: str = "digits__seg_0") -> FollowedLog:
-    return FollowedLog(settings(home), 7, "digits", segment_id)
+    return FollowedLog(home, GroupFolders(settings(home)).log_of, 7, "digits", segment_id)
 
 
 def numbered(count: int) -> str:
@@ -116,3 +117,18 @@ def test_at_the_end_nothing_is_given_twice_where_the_last_line_is_not_ended(tmp_
     with log.open("a") as worker:
         worker.write("one\ntwo")
     assert follower(tmp_path).last_lines() == ["one", "two"]
+
+
+def test_what_was_given_of_groups_that_are_long_gone_is_forgotten(tmp_path: Path) -> None:
+    a_group(tmp_path).log(0).write_text("one\n")
+    assert follower(tmp_path).next_lines() == ["one"]
+    (kept,) = (tmp_path / followed.FOLDER).iterdir()
+    followed.forget_old(tmp_path, kept.stat().st_mtime)
+    assert follower(tmp_path).next_lines() == []
+    followed.forget_old(tmp_path, kept.stat().st_mtime + 1)
+    assert follower(tmp_path).next_lines() == ["one"]
+
+
+def test_of_a_group_of_which_nothing_is_kept_nothing_is_given(tmp_path: Path) -> None:
+    log = FollowedLog(tmp_path, lambda _epoch, _rank: None, 7, "digits", "digits__seg_0")
+    assert (log.next_lines(), log.last_lines()) == ([], [])
