@@ -23,6 +23,7 @@ _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
 BEHIND = 10  # of nice's 19
+ENDED_FIRST = "500"  # of -1000 to 1000
 AUTOGROUP_TRIES = 50
 PATIENCE_SECONDS = 1.0  # that a subreaper is kept from reaping, while what descends from it is ended
 TOLD_SECONDS = 60.0  # between words of descendants that do not end
@@ -36,12 +37,20 @@ def stand_back() -> None:
     os.nice(BEHIND)
 
 
+def be_ended_first() -> None:
+    """Where memory runs out, have the kernel end this process, or what it starts, before others."""
+    with suppress(OSError):  # a container that does not let it
+        Path("/proc/self/oom_score_adj").write_text(ENDED_FIRST)
+
+
 def give_way(nice: int) -> None:
-    """Be this nice to other processes, and to other sessions with this process's own.
+    """Be ended before others where memory runs out, and be this nice to other processes, and to other sessions with
+    this process's own.
 
     With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
     and a nice value counts inside a session only. A new session starts at 0.
     """
+    be_ended_first()
     if not nice:
         return
     os.nice(nice)

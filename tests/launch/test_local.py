@@ -58,6 +58,20 @@ def processes(launcher: LocalLauncher) -> list[ProcessId]:
     return marked(RUN_DIR, str(RunDir.of(launcher.home, 7).path))
 
 
+def test_where_memory_runs_out_the_kernel_ends_workers_before_their_agent(home: Path) -> None:
+    launcher = scripted(home, "sleep")
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    assert {worst(worker) for worker in workers} == {500}
+    assert worst(agent_of(launcher)) < 500
+    launcher.stop(7, grace_seconds=0)
+    wait_until_dead(launcher)
+
+
+def worst(process: ProcessId) -> int:
+    return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+
+
 def test_every_slot_gets_one_worker_and_a_log_of_its_own(home: Path) -> None:
     launcher = scripted(home, "sleep")
     status = launcher.start(order(num_slots=3))

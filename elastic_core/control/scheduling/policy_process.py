@@ -31,6 +31,7 @@ from elastic_core import logs
 from elastic_core.domain import Plan, Snapshot, from_json
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.garbage import keep_what_is_loaded, without_collections
+from elastic_core.host.process import be_ended_first
 from elastic_core.policy import registry
 from elastic_core.protocol.encoding import encode, loads
 
@@ -38,7 +39,6 @@ MODULE = "elastic_core.control.scheduling.policy_process"  # its `__name__`, but
 COMMAND = (sys.executable, "-m", MODULE)
 START_SECONDS = 120.0  # until a new process has imported what policies need
 MOST_ANSWER = 256 * 2**20  # bytes; a plan of 10,000 jobs has about 12 MB
-ENDED_FIRST = "500"  # of -1000 to 1000: whom the kernel ends when memory is short
 log = logs.get_logger(MODULE)
 
 
@@ -212,8 +212,7 @@ def _limit_memory(memory_mb: int) -> None:
     most = memory_mb * 2**20
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    with suppress(OSError):  # no Linux, or a container that does not let it: then the limit is all there is
-        Path("/proc/self/oom_score_adj").write_text(ENDED_FIRST)
+    be_ended_first()  # where that may not be said, the limit is all there is
 
 
 def _listen(questions: queue.Queue[bytes]) -> None:
