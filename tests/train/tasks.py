@@ -321,7 +321,8 @@ def act(params: dict[str, Any]) -> None:
 
 
 def _environment(_params: dict[str, Any]) -> int:
-    raise RuntimeError(" ".join(f"{name}={value}" for name, value in os.environ.items()))
+    ended_first = Path("/proc/self/oom_score_adj").read_text().strip()
+    raise RuntimeError(" ".join(f"{name}={value}" for name, value in {"OOM": ended_first, **os.environ}.items()))
 
 
 @session_task(dataset_samples=_environment)

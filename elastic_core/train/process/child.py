@@ -22,6 +22,7 @@ from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, User
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
 from elastic_core.host.exits import ExitCode, exit_code
+from elastic_core.host.process import be_ended_first
 from elastic_core.host.worker_user.foreign_files import read_message
 from elastic_core.host.worker_user.giving import give_file, let_read
 from elastic_core.host.worker_user.identity import WorkerUser
@@ -83,6 +84,7 @@ def read_spec(path: Path) -> JobSpec:
 
 def answer(output: Path | None, work: Callable[[], Any]) -> int:
     """Print what `work` gives as JSON (and write it to `output`), or why it could not; the process's exit code."""
+    be_ended_first()
     try:
         result = {"result": work()}
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
