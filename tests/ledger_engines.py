@@ -22,7 +22,7 @@ class _Kept:
 
     def _connect(self) -> Any:
         _, words = self.engine.dialect.create_connect_args(make_url(self.url))
-        connection = psycopg2.connect(**words, **NOTICE_DEAD_SERVER)
+        connection = psycopg2.connect(**{**words, **NOTICE_DEAD_SERVER})
         end_dead_connections(connection, None)
         return connection
 

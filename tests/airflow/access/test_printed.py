@@ -37,7 +37,7 @@ class Log:
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
     monkeypatch.setattr(PrintedLines, "_open", lambda *_: found)
-    monkeypatch.setattr(printed, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(printed, "TURN_SECONDS", 10.0)
     monkeypatch.setattr(printed, "LAST_SECONDS", 0.4)
     return found
 
@@ -58,7 +58,8 @@ def said(turns: int, *, then_ended: bool = False, pause: float = 0.0) -> tuple[l
     return [str(call.args[-1]) for call in logger.calls], max(longest)
 
 
-def test_each_turn_shows_what_came_and_the_last_one_the_end(log: Log) -> None:
+def test_each_turn_shows_what_came_and_the_last_one_the_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed, "SHARE", 1e9)
     words, _ = said(3, then_ended=True, pause=0.05)
     assert words == ["line 1", "line 2", "line 3", "line 4\nthe end"]
 
@@ -69,7 +70,8 @@ def test_where_a_look_takes_long_turns_come_less_often_and_the_end_comes_all_the
     assert words == ["line 1", "line 2\nthe end"]
 
 
-def test_what_hangs_is_left_to_itself(log: Log) -> None:
+def test_what_hangs_is_left_to_itself(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed, "TURN_SECONDS", 0.2)
     log.seconds = 2.0
     words, longest = said(3, then_ended=True)
     assert words == []
