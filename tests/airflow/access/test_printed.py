@@ -65,7 +65,7 @@ def test_each_turn_shows_what_came_and_the_last_one_the_end(log: Log, monkeypatc
 
 
 def test_where_a_look_takes_long_turns_come_less_often_and_the_end_comes_all_the_same(log: Log) -> None:
-    log.seconds = 0.1
+    log.seconds = 0.5
     words, _ = said(5, then_ended=True, pause=0.02)
     assert words == ["line 1", "line 2\nthe end"]
 
