@@ -113,10 +113,16 @@ NOTICE_DEAD_SERVER = {
 }  # fmt: skip
 
 
+# Of one process. In an API server nobody waits for one: people's requests have 8 threads, services' 16, heartbeats 10,
+# all else of trainers 12, and whoever decides some more.
+KEPT_CONNECTIONS, MOST_CONNECTIONS = 20, 50
+
+
 def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
     """`connect`: makes connections in the place of the driver."""
     engine = create_engine(
-        url, pool_size=20, max_overflow=5, isolation_level="READ COMMITTED", json_serializer=dumps,
+        url, pool_size=KEPT_CONNECTIONS, max_overflow=MOST_CONNECTIONS - KEPT_CONNECTIONS,
+        isolation_level="READ COMMITTED", json_serializer=dumps,
         json_deserializer=from_json,  # of an allocation in half the time of the standard library
         **({"connect_args": NOTICE_DEAD_SERVER} if connect is None else {"creator": connect}),
     )  # fmt: skip

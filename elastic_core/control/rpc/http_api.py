@@ -7,15 +7,17 @@
 - `/ui/...` and `/api/v1/...`: people, behind Airflow's own login; the plugin brings what checks their roles.
 
 Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop; what
-trainers ask has threads of its own.
+trainers ask has threads of its own, and so has what services ask.
 `/api/v1` has an OpenAPI description (`rpc.api_v1`); of the others the contract is `elastic_core.protocol`.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
@@ -40,6 +42,7 @@ from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
 MAX_REPORT_BODY = 16 * 2**20  # what a host says of its process groups
+SERVICE_THREADS = 16  # with a connection to the ledger each (`database.MOST_CONNECTIONS`)
 REPORTS = frozenset({"reconcile", "swept", "record_results", "set_cluster", "submit", "process_group_gone"})
 Dependency = Callable[..., Any]
 
@@ -91,11 +94,14 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users)
         signer.check(method, target, body, request.headers, time.time())
         return body
 
-    router = APIRouter()
+    router, threads = APIRouter(), CapacityLimiter(SERVICE_THREADS)
 
     @router.post("/service/{name}")
-    def service(name: str, request: Request, body: Annotated[bytes, Depends(signed)]) -> Response:
+    async def service(name: str, request: Request, body: Annotated[bytes, Depends(signed)]) -> Response:
         on_behalf = request.headers.get(CALLER_HEADER)
+        return await to_thread.run_sync(partial(serve, name, on_behalf, body), limiter=threads)
+
+    def serve(name: str, on_behalf: str | None, body: bytes) -> Response:
         caller = caller_of(OnBehalf.of_header(on_behalf), users) if on_behalf else None
         if caller is not None:
             check_method(caller, name)

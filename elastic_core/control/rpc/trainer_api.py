@@ -40,7 +40,7 @@ HEARTBEAT = "heartbeat"
 # Under way at once, of one job: its trainer sends one of each method at a time. One that it has given up waiting for is
 # under way until it is answered.
 MOST_BEATS, MOST_CALLS = 3, 5
-# That are answered at once, of all jobs: with a connection to the ledger each, of which its pool has 25.
+# That are answered at once, of all jobs: with a connection to the ledger each (`database.MOST_CONNECTIONS`).
 BEAT_THREADS, CALL_THREADS = 10, 12
 
 

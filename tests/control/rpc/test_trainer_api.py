@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from elastic_core.control.rpc.trainer_api import LARGE_BYTES, MOST_BEATS, MOST_C
 from elastic_core.protocol import calls
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
-from elastic_core.protocol.tokens import TOKEN_SECONDS
+from elastic_core.protocol.tokens import TOKEN_SECONDS, ServiceSigner
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 from tests.control.serving import anybody, served
 
@@ -184,6 +185,30 @@ def test_a_job_that_asks_too_much_at_once_is_told_so_and_heartbeats_of_others_do
         answers = [one.result() for one in asked]
         assert sum(answer.status_code == 200 for answer in answers) == MOST_CALLS + MOST_BEATS
         assert ask("commit", commit).status_code == 200, "what was under way is over"
+
+
+def test_however_much_services_ask_a_heartbeat_finds_a_connection_to_the_ledger(
+    url: str, pool_url: str, orders: dict[str, LaunchOrder]
+) -> None:
+    path, body = "/service/revoke", calls.service_methods()["revoke"].encode_arguments(
+        {"segment_id": orders["job-a"].segment_id, "reason": "a user asked"}
+    )  # fmt: skip
+    signer, beat = ServiceSigner(CONTROL_SECRET), body_of("heartbeat", beat=a_beat(5))
+    limits = httpx.Limits(max_connections=100)
+    with httpx.Client(base_url=url, timeout=120, limits=limits) as client, ThreadPoolExecutor(60) as threads:
+
+        def ask() -> httpx.Response:
+            return client.post(path, content=body, headers=signer.headers("POST", path, body, time.time()))
+
+        with nobody_can_change(pool_url, "job-a"):
+            asked = [threads.submit(ask) for _ in range(60)]
+            assert not wait(asked, timeout=1.0).done
+            for _ in range(3):
+                theirs = httpx.post(
+                    f"{url}/trainer/heartbeat", content=beat, headers=headers(orders["job-b"].token), timeout=20
+                )
+                assert theirs.status_code == 200
+        assert {one.result().status_code for one in asked} == {200}
 
 
 def test_large_messages_are_read_one_after_the_other_and_heartbeats_come_between(
