@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -117,7 +118,9 @@ class FollowedLog:
 
 
 def forget_old(home: Path, before: float) -> None:
-    """What was kept of groups whose log nobody has followed since this instant (Unix seconds)."""
+    """What was kept of groups whose log nobody has followed since this instant (Unix seconds). What cannot be removed
+    stays, and keeps no other."""
     for file in (home / FOLDER).glob("*"):
-        if file.stat().st_mtime < before:
-            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            if file.stat().st_mtime < before:
+                file.unlink()

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ElasticError
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class PrintedLines:
             if self._log is None:
                 self._log = await asyncio.to_thread(self._open, control)
             lines = await asyncio.to_thread(self._log.last_lines if ended else self._log.next_lines)
-        except (ElasticError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - said, and tried again: nobody waits for this task
             log.warning("what the job prints cannot be shown here: %s", error)
             self._log, self._not_before = None, time.monotonic() + AFTER_FAULT_SECONDS
             return
