@@ -42,8 +42,11 @@ def engine_of(url: str) -> Engine:
 def give_back(url: str) -> None:
     """The database goes; what was connected to it ends with it."""
     kept = _by_url.pop(url, None)
-    if kept is not None:
-        kept.engine.dispose()
+    if kept is None:
+        return
+    busy = kept.engine.pool.checkedout()  # type: ignore[attr-defined]
+    kept.engine.dispose()
+    if not busy:  # else a thread outlives its test, and would go on in the next one's database
         _free.append(kept)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_core.errors import UserError
+from elastic_core.host.process import be_ended_as_others
 from elastic_core.host.secret_files import ensure_secret
 
 LEAST_BYTES = 32  # of a secret that many share
@@ -26,6 +27,7 @@ def detach() -> Callable[[], None]:
         os._exit(0)
     os.close(reading)
     os.setsid()
+    be_ended_as_others()
     return lambda: os.close(writing)
 
 

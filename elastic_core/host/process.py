@@ -23,7 +23,8 @@ _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
 BEHIND = 10  # of nice's 19
-ENDED_FIRST = "500"  # of -1000 to 1000
+ENDED_FIRST = 500  # of -1000 to 1000
+OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 AUTOGROUP_TRIES = 50
 PATIENCE_SECONDS = 1.0  # that a subreaper is kept from reaping, while what descends from it is ended
 TOLD_SECONDS = 60.0  # between words of descendants that do not end
@@ -38,9 +39,18 @@ def stand_back() -> None:
 
 
 def be_ended_first() -> None:
-    """Where memory runs out, have the kernel end this process, or what it starts, before others."""
+    """Where memory runs out, have the kernel end this process, or what it starts, before others; before whoever started
+    it in any case."""
     with suppress(OSError):  # a container that does not let it
-        Path("/proc/self/oom_score_adj").write_text(ENDED_FIRST)
+        badness = int(OOM_SCORE_ADJ.read_text())
+        OOM_SCORE_ADJ.write_text(f"{max(ENDED_FIRST, min(badness + 100, 1000))}")
+
+
+def be_ended_as_others() -> None:
+    """Take that back, where whoever started this process is ended first: Ray has all that it starts be so."""
+    with suppress(OSError):  # it was root's word
+        if int(OOM_SCORE_ADJ.read_text()) > 0:
+            OOM_SCORE_ADJ.write_text("0")
 
 
 def give_way(nice: int) -> None:

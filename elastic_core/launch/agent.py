@@ -16,7 +16,7 @@ from pathlib import Path
 
 from elastic_core import logs
 from elastic_core.host.messages import AgentProcess
-from elastic_core.host.process import ProcessId
+from elastic_core.host.process import ProcessId, be_ended_as_others
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.worker_group import SIGNALS, supervise
 
@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     run_dir = RunDir(Path(options["--run-dir"]))
     daemonize()
+    be_ended_as_others()
     token = take_token()
     logs.configure("agent")
     claim(run_dir, int(options["--lock-fd"]))

@@ -123,7 +123,7 @@ def sweep_store_in_time(control: ServiceControl, store: CheckpointStore, answer:
     thread.join(SWEEP_SECONDS)
     if not done.done():
         raise InfrastructureError(
-            f"the sweep of {store.url} has not ended within {SWEEP_SECONDS:g} s: the store is slow, or hangs. What it "
-            "has deleted is told to the ledger by the next one"
+            f"the sweep of {store.url} has not ended within {SWEEP_SECONDS:g} s: the store, or the control API, is "
+            "slow or hangs. What was deleted is told to the ledger by the next one"
         )
     done.result()

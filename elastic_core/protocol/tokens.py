@@ -206,7 +206,7 @@ class ServiceSigner:
         if not any([hmac.compare_digest(one.encode(), signature.encode()) for one in expected]):
             raise Unauthorized(
                 "the request carries no valid service signature. Sign it with the secret file 'control' "
-                "(elastic_core.protocol.http_client.HttpControl does)."
+                "(elastic_core.protocol.http_client.HttpControl of this release does)."
             )
         skew = abs(now - float(at))
         if not skew <= SKEW_SECONDS:

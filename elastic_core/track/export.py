@@ -61,12 +61,17 @@ def save_model(
         path=str(folder),
         python_model=str(Path(__file__).with_name("served_model.py")),
         artifacts={"weights": str(parts / "weights.safetensors"), "spec": str(parts / "spec.json")},
-        code_paths=[str(path) for path in sorted(code.iterdir())] if code is not None else None,
+        code_paths=None if code is None else _code_paths(code),
         pip_requirements=_requirements(spec, code or project),
         signature=signature,
         input_example=None if signature is None else arrays(example),
         mlflow_model=identity,
     )
+
+
+def _code_paths(code: Path) -> list[str]:
+    """All but what Python has compiled of it."""
+    return [str(path) for path in sorted(code.iterdir()) if path.name != "__pycache__"]
 
 
 def _requirements(spec: JobSpec, project: Path) -> list[str]:

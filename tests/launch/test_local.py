@@ -68,6 +68,21 @@ def test_where_memory_runs_out_the_kernel_ends_workers_before_their_agent(home: 
     wait_until_dead(launcher)
 
 
+def test_an_agent_takes_back_that_whoever_starts_it_is_ended_first(home: Path) -> None:
+    """As all that Ray starts is."""
+    start = (
+        "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('1000'); import sys; "
+        "from tests.launch.builders import order, scripted; scripted(Path(sys.argv[1]), 'sleep').start(order())"
+    )
+    subprocess.run([sys.executable, "-c", start, str(home)], check=True)
+    launcher = scripted(home, "sleep")
+    workers = wait_until_ready(launcher)
+    assert worst(agent_of(launcher)) == 0
+    assert {worst(worker) for worker in workers} == {500}
+    launcher.stop(7, grace_seconds=0)
+    wait_until_dead(launcher)
+
+
 def worst(process: ProcessId) -> int:
     return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
 

@@ -42,6 +42,7 @@ from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
 MAX_REPORT_BODY = 16 * 2**20  # what a host says of its process groups
+MLFLOW_THREADS, ASKS_MLFLOW = 3, frozenset({"promote", "roll_back_model"})  # which may not answer for long
 SERVICE_THREADS = 16  # with a connection to the ledger each (`database.MOST_CONNECTIONS`)
 REPORTS = frozenset({"reconcile", "swept", "record_results", "set_cluster", "submit", "process_group_gone"})
 Dependency = Callable[..., Any]
@@ -94,12 +95,14 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users)
         signer.check(method, target, body, request.headers, time.time())
         return body
 
-    router, threads = APIRouter(), CapacityLimiter(SERVICE_THREADS)
+    router, threads = APIRouter(), CapacityLimiter(SERVICE_THREADS - MLFLOW_THREADS)
+    asks_mlflow = CapacityLimiter(MLFLOW_THREADS)
 
     @router.post("/service/{name}")
     async def service(name: str, request: Request, body: Annotated[bytes, Depends(signed)]) -> Response:
         on_behalf = request.headers.get(CALLER_HEADER)
-        return await to_thread.run_sync(partial(serve, name, on_behalf, body), limiter=threads)
+        limiter = asks_mlflow if name in ASKS_MLFLOW else threads
+        return await to_thread.run_sync(partial(serve, name, on_behalf, body), limiter=limiter)
 
     def serve(name: str, on_behalf: str | None, body: bytes) -> Response:
         caller = caller_of(OnBehalf.of_header(on_behalf), users) if on_behalf else None

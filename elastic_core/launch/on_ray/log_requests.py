@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 import httpx
 
@@ -32,9 +33,7 @@ def read(url: str, token: str, after: int | None, most: int, most_lines: int | N
     """
     wanted = f"bytes=-{most}" if after is None else f"bytes={after}-{after + most - 1}"
     try:
-        answer = httpx.get(
-            url, headers={"authorization": f"Bearer {token}", "range": wanted}, timeout=ANSWER_SECONDS, trust_env=False
-        )
+        answer = _client().get(url, headers={"authorization": f"Bearer {token}", "range": wanted})
     except httpx.HTTPError as error:
         raise InfrastructureError(f"the log at {url} cannot be read: {type(error).__name__}: {error}") from error
     if answer.status_code == httpx.codes.NOT_FOUND:
@@ -52,3 +51,9 @@ def read(url: str, token: str, after: int | None, most: int, most_lines: int | N
     kept = data.lstrip(b"\0")
     first = start + len(data) - len(kept)
     return whole_lines(kept, first, start, size, from_end=after is None, most_lines=most_lines)
+
+
+@cache
+def _client() -> httpx.Client:
+    """One for all logs: followers ask every few seconds. Safe to use from many threads."""
+    return httpx.Client(timeout=ANSWER_SECONDS, trust_env=False)

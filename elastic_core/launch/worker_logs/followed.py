@@ -11,14 +11,18 @@ jobs: so a turn and a segment have bounds. What is passed over is said, with whe
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from elastic_core.launch.worker_logs.parts import LogPart, WorkerLog
+from elastic_core.waiting import claim_turn
 
 FOLDER = "followed"
+TOUCHED_SECONDS = 3600.0  # between times that a file is marked as in use
 # Of one turn, which comes each second: more than anybody reads in one, and a millisecond's work.
 TURN_LINES, TURN_BYTES = 500, 64 * 2**10
 # Of one segment, besides its end: a line a second for half a day, and a log that Airflow's page still opens.
@@ -74,7 +78,9 @@ class FollowedLog:
             return []
         after = given.positions.get(log.name, 0)
         part, skipped = self._part(log, after, last)
-        if part.end == after and not part.text:
+        if part.end <= after and not part.text:  # or it cannot be found just now
+            if self._file.exists():
+                claim_turn(self._file, time.time(), TOUCHED_SECONDS)
             return []
         lines = [line.rsplit("\r", 1)[-1] for line in part.text.rstrip("\n").split("\n")]
         size = sum(len(line.encode()) + 1 for line in lines)
@@ -112,15 +118,16 @@ class FollowedLog:
 
     def _keep(self, given: _Given) -> None:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
-        new = self._file.with_suffix(".new")
+        new = self._file.with_suffix(f".{secrets.token_hex(4)}")  # a follower that hung may come to its end beside us
         new.write_text(json.dumps(asdict(given)))
         new.replace(self._file)
 
 
 def forget_old(home: Path, before: float) -> None:
-    """What was kept of groups whose log nobody has followed since this instant (Unix seconds). What cannot be removed
-    stays, and keeps no other."""
-    for file in (home / FOLDER).glob("*"):
-        with suppress(OSError):
-            if file.stat().st_mtime < before:
-                file.unlink()
+    """What was kept of groups whose log nobody has followed since this instant (Unix seconds), to an hour. What cannot
+    be removed stays, and keeps no other."""
+    with suppress(OSError):
+        for file in list((home / FOLDER).glob("*")):
+            with suppress(OSError):
+                if file.stat().st_mtime < before:
+                    file.unlink()

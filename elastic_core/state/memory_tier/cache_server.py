@@ -202,8 +202,8 @@ class CacheServer:
             self._to_copy[peer.job] = uri, nodes
             if peer.job in self._copying:
                 return
+            threading.Thread(target=self._copy_latest, args=(peer.job,), daemon=True).start()
             self._copying.add(peer.job)
-        threading.Thread(target=self._copy_latest, args=(peer.job,), daemon=True).start()
 
     def _copy_latest(self, job: str) -> None:
         """One thread for a job, however often it commits: what was committed meanwhile is fetched after."""
@@ -213,7 +213,10 @@ class CacheServer:
                 if wanted is None:
                     self._copying.discard(job)
                     return
-            self._copy(job, *wanted)
+            try:
+                self._copy(job, *wanted)
+            except Exception:  # whatever another node answers: the next commit is copied again
+                log.exception(f"what others wrote of {wanted[0]} was not copied")
 
     def _copy(self, job: str, uri: str, nodes: Sequence[str]) -> None:
         """Fetch what these nodes wrote of a checkpoint, as long as it is the job's latest."""
@@ -235,7 +238,11 @@ class CacheServer:
             return
         if not self._memory.reserve(job, uri, size):
             raise InfrastructureError(f"no room for {size} bytes: {self._memory.used} of {self._memory.limit} are used")
-        fd = new_file()
+        try:
+            fd = new_file()
+        except OSError:
+            self._memory.release(size)
+            raise
         try:
             with client.borrow() as borrowed:
                 for offset in range(0, size, PULL_BYTES):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.settings import Settings
@@ -12,9 +14,11 @@ if TYPE_CHECKING:
     from elastic_core.launch.worker_logs.followed import FollowedLog
     from elastic_core.protocol.http_client import HttpControl
 
-TURN_SECONDS, LAST_SECONDS = 0.5, 10.0  # that the trigger waits for lines, and for the last of them
+TURN_SECONDS, LAST_SECONDS = 0.5, 3.0  # that the trigger waits for lines, and for the last of them
 SHARE = 0.1  # of the time, that reading may take: where it is a request to another host, turns come less often
 AFTER_FAULT_SECONDS = 30.0
+# Apart from those in which all triggers ask the ledger, and Airflow: a host that hangs holds its reader for as long.
+_readers = ThreadPoolExecutor(4, thread_name_prefix="printed")
 
 
 class PrintedLines:
@@ -25,34 +29,41 @@ class PrintedLines:
         self._log: FollowedLog | None = None
         self._reading: asyncio.Task[None] | None = None
         self._not_before = 0.0  # by the monotonic clock
+        self._failed = False
 
     async def show(self, control: HttpControl, log: Any, *, ended: bool) -> None:
         """Write what came since the last time to `log`, once the segment has `ended` only the last of it; in one call,
         since all jobs' triggers share a thread. Never in the way of the task: what cannot be read is said, and what
         hangs is left to itself."""
+        until = time.monotonic() + (LAST_SECONDS if ended else TURN_SECONDS)
         if self._reading is not None and not self._reading.done():
-            await asyncio.wait({self._reading}, timeout=LAST_SECONDS if ended else 0.0)
-        if (self._reading is not None and not self._reading.done()) or (
-            not ended and time.monotonic() < self._not_before
-        ):
+            if ended:
+                await asyncio.wait({self._reading}, timeout=LAST_SECONDS)
+            if not self._reading.done():
+                return
+        if time.monotonic() < self._not_before and (self._failed or not ended):
             return
         self._reading = asyncio.create_task(self._show(control, log, ended))
-        await asyncio.wait({self._reading}, timeout=LAST_SECONDS if ended else TURN_SECONDS)
+        await asyncio.wait({self._reading}, timeout=max(0.0, until - time.monotonic()))
 
     async def _show(self, control: HttpControl, log: Any, ended: bool) -> None:
         began = time.monotonic()
         try:
-            if self._log is None:
-                self._log = await asyncio.to_thread(self._open, control)
-            lines = await asyncio.to_thread(self._log.last_lines if ended else self._log.next_lines)
+            lines = await asyncio.get_running_loop().run_in_executor(_readers, self._read, control, ended)
         except Exception as error:  # noqa: BLE001 - said, and tried again: nobody waits for this task
             log.warning("what the job prints cannot be shown here: %s", error)
-            self._log, self._not_before = None, time.monotonic() + AFTER_FAULT_SECONDS
+            self._log, self._failed, self._not_before = None, True, time.monotonic() + AFTER_FAULT_SECONDS
             return
         now = time.monotonic()
-        self._not_before = now + (now - began) / SHARE
+        self._failed, self._not_before = False, now + (now - began) / SHARE
         if lines:
             log.info("%s", "\n".join(lines))
+
+    def _read(self, control: HttpControl, ended: bool) -> list[str]:
+        if self._log is None:
+            self._log = self._open(control)
+        read: Callable[[], list[str]] = self._log.last_lines if ended else self._log.next_lines
+        return read()
 
     def _open(self, control: HttpControl) -> FollowedLog:
         from elastic_core.launch import launchers

@@ -38,7 +38,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
     monkeypatch.setattr(PrintedLines, "_open", lambda *_: found)
     monkeypatch.setattr(printed, "TURN_SECONDS", 10.0)
-    monkeypatch.setattr(printed, "LAST_SECONDS", 0.4)
+    monkeypatch.setattr(printed, "LAST_SECONDS", 10.0)
     return found
 
 
@@ -72,6 +72,7 @@ def test_where_a_look_takes_long_turns_come_less_often_and_the_end_comes_all_the
 
 def test_what_hangs_is_left_to_itself(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printed, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(printed, "LAST_SECONDS", 0.4)
     log.seconds = 2.0
     words, longest = said(3, then_ended=True)
     assert words == []
@@ -81,7 +82,7 @@ def test_what_hangs_is_left_to_itself(log: Log, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_cannot_be_read_is_said_once_in_a_while_and_opened_anew(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.fails = True
-    words, _ = said(5)
+    words, _ = said(5, then_ended=True)
     assert words == ["the log at n1 cannot be read: ConnectError."]
     monkeypatch.setattr(printed, "AFTER_FAULT_SECONDS", 0.0)
     log.looks = 0
