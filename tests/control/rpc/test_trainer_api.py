@@ -190,9 +190,8 @@ def test_a_job_that_asks_too_much_at_once_is_told_so_and_heartbeats_of_others_do
 def test_however_much_services_ask_a_heartbeat_finds_a_connection_to_the_ledger(
     url: str, pool_url: str, orders: dict[str, LaunchOrder]
 ) -> None:
-    path, body = "/service/revoke", calls.service_methods()["revoke"].encode_arguments(
-        {"segment_id": orders["job-a"].segment_id, "reason": "a user asked"}
-    )  # fmt: skip
+    path = "/service/cancel"
+    body = calls.service_methods()["cancel"].encode_arguments({"job_id": "job-a", "reason": "a user asked"})
     signer, beat = ServiceSigner(CONTROL_SECRET), body_of("heartbeat", beat=a_beat(5))
     limits = httpx.Limits(max_connections=100)
     with httpx.Client(base_url=url, timeout=120, limits=limits) as client, ThreadPoolExecutor(60) as threads:
