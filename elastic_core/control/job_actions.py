@@ -103,24 +103,24 @@ class JobActions:
         self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
     ) -> ChampionMoved:
         return self._move_champion(
-            model, version, reason, lambda one: one.promote(model, version, instead_of), instead_of
+            model, version, reason, lambda one, replaced: one.promote(model, version, replaced), instead_of
         )
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
-        return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))
+        return self._move_champion(model, to, "rolled back to", lambda one, _: one.roll_back(model, to))
 
     def _move_champion(
-        self, model: str, version: str, detail: str, move: Callable[[Champions], ChampionMoved],
+        self, model: str, version: str, detail: str, move: Callable[[Champions, str], ChampionMoved],
         instead_of: str | None = None,
     ) -> ChampionMoved:  # fmt: skip
         """To this version, in whichever registry that is: the caller is asked for the right to replace the champion
-        (`instead_of`; None: the one of now), and to promote the version."""
+        (`instead_of`; None: the one of now), which `move` is told (empty: there is none), and to promote the version."""
         if self._champions is None:
             raise InfrastructureError(
                 "this control plane knows no registry of models: ask the one in Airflow's API server (`elastic status` "
                 "says where it is)"
             )
-        replaced = self._champions.champion(model) if instead_of is None else instead_of
+        replaced = (self._champions.champion(model) or "") if instead_of is None else instead_of
         if replaced and replaced != version:
             about = partial(audit_trail.of_version, model=model, version=replaced)
             with audit_trail.asked(self._ledger, self._caller, Action.REPLACE, about, only_check=True):
@@ -129,7 +129,7 @@ class JobActions:
             self._ledger, self._caller, Action.PROMOTE, lambda tx: audit_trail.of_version(tx, model, version),
             detail=detail,
         ) as outcome:  # fmt: skip
-            moved = move(self._champions)
+            moved = move(self._champions, replaced)
             outcome.changed = moved.before != moved.now
         return moved
 

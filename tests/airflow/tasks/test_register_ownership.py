@@ -6,7 +6,7 @@ import pytest
 
 from elastic_airflow.tasks.job_tasks import RegisterOperator
 from elastic_core.control.plane import LedgerControl
-from elastic_core.errors import Forbidden
+from elastic_core.errors import Conflict, Forbidden
 from elastic_core.protocol.callers import UNKNOWN_USER, Caller, Way
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.spec import QueueSpec
@@ -80,6 +80,19 @@ def test_nor_by_hand_or_by_a_roll_back(champions: KeptChampions, plane: LedgerCo
             move()
         record = plane.audit_records(limit=1)[0]
         assert (record.actor, record.action, record.job_id, record.done) == ("sue", "replace", "cats-1", False)
+    assert champions.champions["cats"] == ["2", "1"]
+
+
+def test_nor_one_that_has_come_since_they_were_asked_for_the_right(
+    champions: KeptChampions, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    champions.versions["cats"] = ("1", "2", "3")
+    for version in ("2", "3"):
+        made(plane, version, by="sue", queue="speech")
+    champions.champions["cats"] = ["2", "1"]
+    monkeypatch.setattr(champions, "champion", lambda _: "2")  # as it was a moment ago
+    with pytest.raises(Conflict, match="1 is the champion"):
+        plane.acting(Caller(name="sue", way=Way.REST)).promote("cats", "3")
     assert champions.champions["cats"] == ["2", "1"]
 
 
