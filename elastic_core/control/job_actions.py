@@ -113,8 +113,8 @@ class JobActions:
         self, model: str, version: str, detail: str, move: Callable[[Champions, str], ChampionMoved],
         instead_of: str | None = None,
     ) -> ChampionMoved:  # fmt: skip
-        """To this version, in whichever registry that is: the caller is asked for the right to promote it, and to replace
-        the champion (`instead_of`; None: the one of now), which `move` is told; empty: there is none."""
+        """To this version, in whichever registry that is: the caller is asked for the right to promote it, and to
+        replace the champion (`instead_of`; None: the one of now), which `move` is told; empty: there is none."""
         if self._champions is None:
             raise InfrastructureError(
                 "this control plane knows no registry of models: ask the one in Airflow's API server (`elastic status` "
