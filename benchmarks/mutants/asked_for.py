@@ -111,13 +111,13 @@ RULES = (
     ),
     _one(
         "a champion of before comes back without a question", RULE, JOB_ACTIONS,
-        '        return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))\n',
+        '        return self._move_champion(model, to, "rolled back to", lambda one, _: one.roll_back(model, to))\n',
         "        assert self._champions is not None\n        return self._champions.roll_back(model, to)\n",
         f"{OF_TEAMS}::test_each_route_lets_in_whom_the_rule_lets_and_nobody_else",
     ),
     _one(
         "a champion is another team's, and is replaced by hand", RULE, JOB_ACTIONS,
-        "        replaced = self._champions.champion(model) if instead_of is None else instead_of\n",
+        "        replaced = (self._champions.champion(model) or \"\") if instead_of is None else instead_of\n",
         "        replaced = instead_of\n", f"{OF_OWNERSHIP}::test_nor_by_hand_or_by_a_roll_back",
     ),
     _one(

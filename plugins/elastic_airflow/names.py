@@ -1,4 +1,4 @@
-"""Names that DAGs, operators and page agree on. Imports nothing, so that every component can have them."""
+"""Names that DAGs, operators and page agree on. Loads nothing, so that every component can have them."""
 
 from __future__ import annotations
 

@@ -177,6 +177,15 @@ def test_litter_that_was_young_when_its_job_ended_is_swept_within_a_day(
     assert [bool(list(store.list(uri))) for uri in (commit.uri, litter)] == [True, False]
 
 
+def commit_and_leave(control: LedgerControl, life: Life, clock: Clock, steps: Sequence[int]) -> None:
+    """Checkpoints, of which the ledger keeps the last alone: no live epoch speaks for the others."""
+    granted = life.start()
+    for step in steps:
+        control.trainer(granted.token).commit(a_commit(granted, step))
+    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
+    clock.ahead = 300.0  # past the ledger's own grace
+
+
 class Refusing(LocalStore):
     """Has one directory that cannot be deleted."""
 
@@ -190,11 +199,7 @@ def test_the_ledger_hears_of_what_was_swept_besides_what_could_not_be(
     home: Path, control: LedgerControl, life: Life, clock: Clock
 ) -> None:
     store = Refusing(Path(control.settings.store_url()))
-    granted = life.start()
-    for step in (10, 20, 30):
-        control.trainer(granted.token).commit(a_commit(granted, step))
-    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
-    clock.ahead = 300.0  # past the ledger's own grace
+    commit_and_leave(control, life, clock, (10, 20, 30))
     with pytest.raises(InfrastructureError, match=r"step-0000000010.* not permitted"):
         sweep_store(control, store, reconcile_host(control, scripted(home, "sleep")))
     (left,) = reconcile_host(control, scripted(home, "sleep")).removable_checkpoints
@@ -218,11 +223,7 @@ def test_a_store_that_hangs_holds_reconciliation_up_for_so_long_and_what_it_did_
 ) -> None:
     monkeypatch.setattr("elastic_core.launch.host_reconcile.SWEEP_SECONDS", 0.3)
     store = Hanging(Path(control.settings.store_url()))
-    granted = life.start()
-    for step in (10, 20):
-        control.trainer(granted.token).commit(a_commit(granted, step))
-    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
-    clock.ahead = 300.0  # past the ledger's own grace
+    commit_and_leave(control, life, clock, (10, 20))
     answer = reconcile_host(control, scripted(home, "sleep"))
     with pytest.raises(InfrastructureError, match=r"not ended within 0.3 s: the store, or the control API"):
         sweep_store_in_time(control, store, answer)
@@ -239,11 +240,7 @@ def test_a_store_that_hangs_holds_reconciliation_up_for_so_long_and_what_it_did_
 def test_what_a_sweep_raises_is_raised_to_whoever_waits_for_it(
     home: Path, control: LedgerControl, life: Life, clock: Clock
 ) -> None:
-    granted = life.start()
-    for step in (10, 20, 30):
-        control.trainer(granted.token).commit(a_commit(granted, step))
-    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
-    clock.ahead = 300.0  # past the ledger's own grace
+    commit_and_leave(control, life, clock, (10, 20, 30))
     with pytest.raises(NotSwept, match=r"step-0000000010.* not permitted"):
         sweep_store_in_time(
             control, Refusing(Path(control.settings.store_url())), reconcile_host(control, scripted(home, "sleep"))

@@ -51,9 +51,9 @@ class Handed:
         """Called by Airflow where it renders templates. Raises `Forbidden`, at which no task is tried again."""
         ti = context["ti"]
         hook = ElasticHook(getattr(context.get("task"), "conn_id", CONN_ID))
-        keys, control, value = hook.keys(), hook.get_conn(), self._pulled(ti)
+        keys, value = hook.keys(), self._pulled(ti)
         with suppress(UserError, LookupError, TypeError, ValueError):  # whatever it was changed to
-            if value is not None and (self._is_signed(keys, ti, value) or self.known(control, context, value)):
+            if value is not None and (self._is_signed(keys, ti, value) or self.known(hook.get_conn(), context, value)):
                 return self._taken(value)
         left = "left nothing" if value is None else "did not leave what stands for it now"
         raise Forbidden(

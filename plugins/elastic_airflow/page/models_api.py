@@ -24,8 +24,8 @@ Dependency = Callable[..., Any]
 
 
 def models_router(control: LedgerControl, settings: Settings, *, reads: Dependency, writes: Dependency) -> APIRouter:
-    """`reads` and `writes` as in `http_api.create_app`. Who may act on the job that made a
-    version may promote it, if they are of the queue whose job made the champion."""
+    """`reads` and `writes` as in `http_api.create_app`. Who may act on the job that made a version
+    may promote it, if they are of the queue whose job made the champion."""
     router = APIRouter(prefix=PREFIX, tags=["models"])
     looking = [Depends(reads)]
     acting = [Depends(writes), Depends(refuse_other_sites)]
