@@ -203,8 +203,8 @@ def test_down_leaves_no_process_and_up_finds_everything_again(platform: Platform
         platform.settings = platform.settings.model_copy(update=changed)
         platform.up()
         assert platform.airflow.get("/dags/elastic_reconcile/dagRuns").json()["total_entries"] >= runs
+        eventually(lambda: decided_by(platform) == "fair_share", 60, "the configured policy decides")
         assert finished(platform, "two-policies").done_samples == 9_000
-        assert decided_by(platform) == "fair_share"
         assert_read_exactly_once(platform, "two-policies")
         eventually(lambda: life_of(collector, "two-policies"), 60, "the collector is told of the job's whole life")
         names = {span.name for span in life_of(collector, "two-policies")}

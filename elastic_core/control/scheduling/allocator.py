@@ -183,7 +183,8 @@ class Allocator:
             return None
 
     def wake(self) -> None:
-        """Decide if the plan's own next time has come, or if a crash left an event undecided. Not in a pause."""
+        """Decide if the plan's own next time has come, if a crash left an event undecided, or if another policy is
+        configured than decided last. Not in a pause."""
         if not self.pauses and self._ledger.read(is_due):
             self._ledger.change(_take_wake_up)
             self.decide_pending()
@@ -211,7 +212,7 @@ def _is_undecided(tx: Tx) -> bool:
 
 
 def is_due(tx: Tx) -> bool:
-    return tx.scheduling().is_due(tx.now)
+    return tx.scheduling().is_due(tx.now) or chosen_policy.replaced(tx) is not None
 
 
 def _take_wake_up(tx: Tx) -> None:
@@ -220,6 +221,7 @@ def _take_wake_up(tx: Tx) -> None:
     if row.wake_at is not None and row.wake_at <= tx.now:
         row.wake_at = None
         tx.trigger = "the plan's own wake-up"
+    chosen_policy.notice(tx)
 
 
 def replay(found: Recorded, decider: Decider) -> Replay:

@@ -79,6 +79,21 @@ def test_it_stays_for_a_control_plane_that_starts_later_and_for_others_at_once(
     other.close()
 
 
+def test_one_that_was_configured_while_nothing_was_up_decides_as_soon_as_somebody_looks(
+    control: LedgerControl, ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    control.acquire("job-a__seg_0")
+    later = a_control(ledger_url, tmp_path, clock, policy="gavel")
+    assert later.explain("job-a").policy == "fair_share"
+    for _ in range(2):
+        later.reconcile(())
+        assert later.explain("job-a").policy == "gavel"
+    assert later.explain("job-a").trigger == "the policy is gavel from now on, it was fair_share"
+    assert changes(later) == [("fair_share", "gavel")], "once"
+    later.close()
+
+
 def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(plane: Plane) -> None:
     with pytest.raises(UserError, match=r"no policy is called 'horizont'. Did you mean 'horizon'.*There are: "):
         plane.service.set_policy("horizont")
