@@ -99,8 +99,10 @@ class KeptChampions:
             self.champions[model].append(version)
         return ChampionMoved(name=model, before=before, now=version)
 
-    def roll_back(self, model: str, to: str) -> ChampionMoved:
+    def roll_back(self, model: str, to: str, instead_of: str | None = None) -> ChampionMoved:
         before = self.champions[model][-1]
+        if before != to and instead_of not in (None, before):
+            raise Conflict(f"{before} is the champion, and not {instead_of}")
         if before != to:
             self.champions[model].pop()
         return ChampionMoved(name=model, before=before, now=to)

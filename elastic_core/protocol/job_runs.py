@@ -60,5 +60,6 @@ class Champions(Protocol):
         """The version is the champion, and the challenger no more. Raises `NotFound`, and `Conflict` where it was
         judged against another version than the champion of now; empty: there was none; None: that is not asked."""
 
-    def roll_back(self, model: str, to: str) -> ChampionMoved:
-        """The champion of before is the champion again. Raises `Conflict` where that is not version `to`."""
+    def roll_back(self, model: str, to: str, instead_of: str | None = None) -> ChampionMoved:
+        """The champion of before is the champion again. Raises `Conflict` where that is not version `to`, and where
+        the champion of now is not `instead_of`; None: that is not asked."""

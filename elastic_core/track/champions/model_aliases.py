@@ -95,10 +95,13 @@ def former_champion(registry: Registry, name: str) -> str:
     return _champions_before(_listed(registry.model(name)), _numbers(registry, name))[0]
 
 
-def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionMoved:
+def roll_back(
+    registry: Registry, name: str, to: str | None = None, instead_of: str | None = None
+) -> ChampionMoved:
     """The champion before has the alias again. `to`: the version that shall; where it is the champion, all stays.
+    `instead_of`: the champion that it takes the alias from; None: whoever has it.
 
-    Raises `Conflict` where none is known that is still there, or it is another one by now.
+    Raises `Conflict` where none is known that is still there, or either is another one by now.
     """
     listed, versions = _listed(registry.model(name)), _numbers(registry, name)
     if to is not None and to == listed.champion:
@@ -108,6 +111,11 @@ def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionM
         raise Conflict(
             f"version {to} of {name} is not the champion of before: that is version {former[0]} now, and "
             f"version {listed.champion} the champion. Look at the model again, or promote version {to}"
+        )
+    if instead_of is not None and instead_of != (listed.champion or ""):
+        raise Conflict(
+            f"the champion of {name} is {_champion_words(listed.champion)} by now, and was "
+            f"{_champion_words(instead_of)} when the roll-back was asked for: it stays. Look at the model again"
         )
     _remember(registry, name, former[1:])
     registry.set_alias(name, CHAMPION, former[0])

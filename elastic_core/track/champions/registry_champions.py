@@ -20,6 +20,6 @@ class RegistryChampions:
         with open_registry(self._settings) as registry:
             return model_aliases.move_champion(registry, model, version, instead_of)
 
-    def roll_back(self, model: str, to: str) -> ChampionMoved:
+    def roll_back(self, model: str, to: str, instead_of: str | None = None) -> ChampionMoved:
         with open_registry(self._settings) as registry:
-            return model_aliases.roll_back(registry, model, to)
+            return model_aliases.roll_back(registry, model, to, instead_of)

@@ -57,6 +57,17 @@ def test_a_champion_is_rolled_back_to_the_one_before_and_to_the_one_before_that(
         roll_back(registry, name)
 
 
+def test_a_champion_that_has_come_since_is_not_rolled_back(client: MlflowClient, registry: Registry, name: str) -> None:
+    for version in ("1", "2", "3"):
+        move_champion(registry, name, version)
+    for instead_of in ("1", ""):
+        with pytest.raises(Conflict, match=f"the champion of {name} is version 3 by now, and was .* it stays"):
+            roll_back(registry, name, "2", instead_of)
+    assert champion(client, name) == "3"
+    assert roll_back(registry, name, "2", "3").now == "2"
+    assert roll_back(registry, name, "2", "3").now == "2", "asked again, as a retry does"
+
+
 def test_a_champion_that_was_deleted_since_is_passed_over(client: MlflowClient, registry: Registry, name: str) -> None:
     for version in ("1", "2", "3"):
         move_champion(registry, name, version)
