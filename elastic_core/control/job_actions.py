@@ -107,7 +107,9 @@ class JobActions:
         )
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
-        return self._move_champion(model, to, "rolled back to", lambda one, replaced: one.roll_back(model, to, replaced))
+        return self._move_champion(
+            model, to, "rolled back to", lambda one, replaced: one.roll_back(model, to, replaced)
+        )
 
     def _move_champion(
         self, model: str, version: str, detail: str, move: Callable[[Champions, str], ChampionMoved],

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TypeVar
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.scheduling import enforce, snapshots
+from elastic_core.control.scheduling import chosen_policy, enforce, snapshots
 from elastic_core.control.scheduling.asking import ask_within_quotas, carried_over
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, Pace, at_once
 from elastic_core.control.scheduling.decision_process import DecisionProcess

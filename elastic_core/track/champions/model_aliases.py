@@ -95,9 +95,7 @@ def former_champion(registry: Registry, name: str) -> str:
     return _champions_before(_listed(registry.model(name)), _numbers(registry, name))[0]
 
 
-def roll_back(
-    registry: Registry, name: str, to: str | None = None, instead_of: str | None = None
-) -> ChampionMoved:
+def roll_back(registry: Registry, name: str, to: str | None = None, instead_of: str | None = None) -> ChampionMoved:
     """The champion before has the alias again. `to`: the version that shall; where it is the champion, all stays.
     `instead_of`: the champion that it takes the alias from; None: whoever has it.
 
