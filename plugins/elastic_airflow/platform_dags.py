@@ -16,15 +16,10 @@ from elastic_airflow.names import JOB_DAG, PREDICTORS_DAG, RECONCILE_DAG, SEGMEN
 from elastic_airflow.notifications.notifier_setting import parsed_notifiers
 from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.tasks.drive_job import DriveJobOperator
-from elastic_airflow.tasks.job_tasks import (
-    EvaluateOperator,
-    ReconcileOperator,
-    RefitOperator,
-    RegisterOperator,
-    SubmitJobOperator,
-)
+from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
 from elastic_airflow.tasks.segment_timetable import ByLedger
+from elastic_airflow.tasks.upkeep_tasks import ReconcileOperator, RefitOperator
 from elastic_core.settings import Settings
 from elastic_core.spec.catalogue.entry_catalogue import find_entries
 from elastic_core.spec.form import form_fields

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.sdk.exceptions import ErrorType
+from airflow.configuration import conf
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import (
     CreateHITLDetailPayload,
     DagRunResult,
@@ -74,6 +76,9 @@ class FakeSupervisor:
         )  # fmt: skip
 
     def _trigger(self, msg: TriggerDagRun) -> Any:
+        if ".." in msg.run_id or not re.match(conf.get("scheduler", "allowed_run_id_pattern"), msg.run_id):
+            refusal = {"reason": "value_error", "message": f"The run_id provided '{msg.run_id}' does not match"}
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=refusal))
         key = (msg.dag_id, msg.run_id)
         if key in self.overtaken:
             self.runs[key] = "running"

@@ -45,9 +45,14 @@ def test_a_spec_that_can_never_run_is_refused_and_says_what_could(plane: Plane, 
         plane.service.submit("job-a", spec, FACTS)  # type: ignore[arg-type]
 
 
-def test_a_job_id_that_names_a_path_is_refused(plane: Plane) -> None:
+@pytest.mark.parametrize(
+    "job_id", ["../etc", "", "a b", "-a", ".a", "job\n", "a__seg_1", "x" * 201, "prüfung", "٣", "a..b", "a.."]
+)
+def test_a_job_id_that_is_no_name_of_a_folder_or_of_a_run_of_airflow_is_refused(plane: Plane, job_id: str) -> None:
     with pytest.raises(UserError, match="cannot be used"):
-        plane.service.submit("../etc", a_spec(), FACTS)
+        plane.service.submit(job_id, a_spec(), FACTS)
+    with pytest.raises(UserError, match="cannot be used"):
+        plane.service.check_submission(job_id, a_spec())
 
 
 def test_what_does_not_exist_is_not_found(plane: Plane) -> None:

@@ -6,6 +6,7 @@ the scheduling lock (`Ledger.change`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ from elastic_core.spec.job_forks import forked_spec
 from elastic_core.state.stores.paths import RESERVED
 
 MOST_RESULT_BYTES = 4 * 2**20  # recorded at once: of ten thousand registered checkpoints, and more
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # each is one that Airflow takes for a run
 
 
 def check_request(
@@ -157,11 +159,10 @@ def _declared(spec: JobSpec, facts: JobFacts) -> tuple[PlacedLayer, ...]:
 
 
 def check_job_id(job_id: str) -> None:
-    allowed = all(char.isalnum() or char in "._-" for char in job_id) and job_id[:1].isalnum()
-    if not allowed or SEGMENT_MARK in job_id or len(job_id) > 200:
+    if not JOB_ID.fullmatch(job_id) or ".." in job_id or SEGMENT_MARK in job_id:
         raise UserError(
-            f"the job id {job_id!r} cannot be used: it names folders and Airflow runs. Allowed are 1 to 200 letters, "
-            f"digits, '.', '_' and '-', starting with a letter or digit, without {SEGMENT_MARK!r}."
+            f"the job id {job_id!r} cannot be used: it names folders and Airflow runs. Allowed are 1 to 200 characters "
+            f"of A-Z, a-z, 0-9, '.', '_' and '-', starting with a letter or digit, without '..' and {SEGMENT_MARK!r}."
         )
     if job_id in RESERVED:
         raise UserError(

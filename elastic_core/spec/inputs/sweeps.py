@@ -136,10 +136,10 @@ def swept_values(spec: JobSpec) -> dict[str, Any]:
 
 
 def check_group_id(group: str) -> None:
-    if not re.fullmatch(GROUP_ID, group) or SEGMENT_MARK in group:
+    if not re.fullmatch(GROUP_ID, group) or ".." in group or SEGMENT_MARK in group:
         raise UserError(
             f"the group's id {group!r} cannot be used: it begins the ids of its jobs. Allowed are 1 to 80 letters, "
-            f"digits, '.', '_' and '-', starting with a letter or digit, without {SEGMENT_MARK!r}"
+            f"digits, '.', '_' and '-', starting with a letter or digit, without '..' and {SEGMENT_MARK!r}"
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from elastic_airflow.names import AT_RISK
 from elastic_airflow.notifications.job_news import Event
 from elastic_airflow.notifications.risk_notices import CALM_SECONDS, noticed
-from elastic_airflow.tasks.job_tasks import ReconcileOperator
+from elastic_airflow.tasks.upkeep_tasks import ReconcileOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.protocol.outlook.at_risk import Risk
 from tests.airflow.doubles import FakeSupervisor, a_context

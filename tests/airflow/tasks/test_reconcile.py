@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RESUMED, RUN, SEGMENT_DAG
-from elastic_airflow.tasks.job_tasks import ReconcileOperator, RefitOperator
+from elastic_airflow.tasks.upkeep_tasks import ReconcileOperator, RefitOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
@@ -231,6 +231,24 @@ def test_a_store_that_cannot_be_swept_keeps_nothing_else_from_being_done(
     with pytest.raises(InfrastructureError, match="not a folder"):
         reconcile()
     assert PREDICTORS_DAG in dict(airflow.started)
+
+
+def test_a_job_that_airflow_takes_no_run_of_keeps_nobody_else_from_being_taken_care_of(
+    recorded: str, airflow: FakeSupervisor, plane: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ledger from before such ids were refused."""
+    with monkeypatch.context() as before:
+        before.setattr("elastic_core.control.transitions.lifecycle.check_job_id", lambda _: None)
+        clock.advance(-120)
+        plane.submit("a..b", a_spec("odd"), FACTS)
+        clock.advance(120)
+    with pytest.raises(InfrastructureError, match=r"2 jobs or segments passed over, and all else was done: a\.\.b: "):
+        reconcile()
+    started = {(JOB_DAG, recorded), (SEGMENT_DAG, f"{recorded}__seg_0"), (SEGMENT_DAG, "digits-1__seg_0")}
+    assert started <= set(airflow.started)
+    assert PREDICTORS_DAG in dict(airflow.started)
+    plane.cancel("a..b", "it cannot be run")
+    assert reconcile() == []
 
 
 def test_it_does_not_depend_on_the_predictors(

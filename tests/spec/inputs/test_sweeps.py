@@ -126,7 +126,7 @@ def test_what_is_wrong_with_a_list_is_said(listed: Any, says: str) -> None:
 def test_a_sweep_is_of_a_grid_or_a_list_and_its_group_has_an_id_that_jobs_may_have() -> None:
     for both in ((None, None), ({"seed": [1]}, [{"seed": 2}])):
         assert "either a grid" in refused(*both)
-    for group in ("", "a b", "../etc", "a" * 81, "x__seg_1"):
+    for group in ("", "a b", "../etc", "a..b", "a" * 81, "x__seg_1"):
         assert "the group's id" in refused({"seed": [1]}, group=group)
     assert "- name: is needed" in refused({"seed": [1]}, spec={k: v for k, v in SPEC.items() if k != "name"})
 
