@@ -8,8 +8,10 @@ workers are another user's (`ELASTIC_WORKER_USER`), who may then put anything th
   start.lock               held by the launcher that starts the group (`launch.local`)
 <r> is a worker's number: its rank when the group was started, the next free number for one that came later.
 
-A missing file is no error: `read` gives None, as for one that somebody else has put in the place of the owner's. One
-that is malformed raises an `InfrastructureError` that names it.
+A missing file is no error: `read` gives None, as for one that somebody else has put in the place of the owner's. So it
+does for an empty one, which nobody writes: a power cut leaves it, where a new name was on the disk before the bytes.
+What files say of processes needs no more care, since no process outlives the host; only how a group ended, which is
+told later, is on the disk at once. One that is malformed raises an `InfrastructureError` that names it.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class RunDir:
         """As `read`; raises `InfrastructureError` when there is no such file."""
         message = self.read(kind, of)
         if message is None:
-            raise InfrastructureError(f"{self.path / kind.FILE.format(of)} does not exist")
+            raise InfrastructureError(f"{self.path / kind.FILE.format(of)} does not exist, or is empty")
         return message
 
     def read_each(self, kind: type[M]) -> list[M]:
@@ -105,7 +107,7 @@ class RunDir:
 
         order = self._read_domain(LaunchOrder, ORDER, owners_only=False)
         if order is None:
-            raise InfrastructureError(f"{self.path / ORDER} does not exist")
+            raise InfrastructureError(f"{self.path / ORDER} does not exist, or is empty")
         return order
 
     def write_order(self, order: LaunchOrder) -> None:
@@ -130,13 +132,13 @@ class RunDir:
     def write_exit(self, report: ExitReport) -> None:
         from elastic_core.domain import to_json
 
-        self.write_json(EXIT, to_json(report))
+        self.write_json(EXIT, to_json(report), lasting=True)
 
     def read_json(self, name: str, *, owners_only: bool = True) -> Any | None:
         """The plain JSON value of a file; None when there is none. `owners_only`: as for `read_message`."""
         try:
             content = read_message(self.path, name, owners_only=owners_only)
-            return None if content is None else json.loads(content)
+            return json.loads(content) if content and content.strip(b"\0") else None
         except ForeignFile as error:
             raise InfrastructureError(str(error)) from None
         except OSError as error:  # workers may have taken its owner's right to read it
@@ -144,15 +146,30 @@ class RunDir:
         except (ValueError, RecursionError) as error:
             raise InfrastructureError(f"{self.path / name} is not JSON: {error}") from None
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file, whole or not at all, readable by its owner only, and by whom the folder is open to."""
+    def write_json(self, name: str, value: Any, *, lasting: bool = False) -> None:
+        """Replace a JSON file, whole or not at all, readable by its owner only, and by whom the folder is open to.
+
+        `lasting`: it is on the disk when this returns, whatever becomes of the host.
+        """
         fd, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
-        with os.fdopen(fd, "w") as file:
-            json.dump(value, file)
-            around = self.path.stat()
-            if is_given(around) and around.st_uid == os.geteuid():
-                os.fchown(fd, -1, around.st_gid)
-                os.fchmod(fd, 0o640)
+        try:
+            with os.fdopen(fd, "w") as file:
+                json.dump(value, file)
+                around = self.path.stat()
+                if is_given(around) and around.st_uid == os.geteuid():
+                    os.fchown(fd, -1, around.st_gid)
+                    os.fchmod(fd, 0o640)
+                if lasting:
+                    file.flush()
+                    os.fsync(fd)
+            self._put(temporary, name)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        if lasting:
+            _sync_folder(self.path)
+
+    def _put(self, temporary: str, name: str) -> None:
         try:
             os.replace(temporary, self.path / name)
         except IsADirectoryError:  # put there by the workers' user, to be in the way
@@ -173,3 +190,11 @@ class RunDir:
             raise InfrastructureError(
                 f"{self.path / name} cannot be used: the field {field!r}: {first['msg']}"
             ) from None
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

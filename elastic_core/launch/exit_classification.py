@@ -70,8 +70,16 @@ def report_exit(run_dir: RunDir, outcome: GroupOutcome) -> ExitReport:
     tails = {rank: log_tail(run_dir.log(rank)) for rank in outcome.codes}
     report = classify(outcome, errors, tails)
     if run_dir.path.exists():
-        run_dir.write_exit(report)
+        keep_report(run_dir, report)
     return report
+
+
+def keep_report(run_dir: RunDir, report: ExitReport) -> None:
+    """In exit.json. A disk that takes nothing is logged: the ledger is still told by whoever has the report."""
+    try:
+        run_dir.write_exit(report)
+    except OSError as error:
+        log.error(f"exit.json of {run_dir.path} cannot be written, and the report goes on without it: {error}")
 
 
 def _error(run_dir: RunDir, rank: int) -> str:

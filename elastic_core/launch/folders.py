@@ -25,7 +25,7 @@ from elastic_core.host.process import end_subreaper, kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.host.worker_user.deep_folders import remove_tree
-from elastic_core.launch.exit_classification import log_tail
+from elastic_core.launch.exit_classification import keep_report, log_tail
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.worker_logs.parts import FileLog
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
@@ -174,7 +174,7 @@ class GroupFolders:
             error=f"the agent (pid {agent.pid}) was killed, and its workers with it",
             log_tail=log_tail(folder.agent_log),
         )
-        folder.write_exit(report)
+        keep_report(folder, report)
         return report
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import AgentProcess, GroupStop, StandbyReady
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from tests.disks import full_disk
 from tests.host.worker_user.nesting import nested
 from tests.launch.builders import order
 
@@ -80,6 +83,39 @@ def test_an_exit_report_takes_the_place_of_folders_that_are_nested_deeper_than_p
     with nested(folder.path / "exit.json"):
         folder.write_exit(ExitReport(kind=ExitKind.STOPPED))
         assert folder.exit_report() == ExitReport(kind=ExitKind.STOPPED)
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 40], ids=["empty", "zeros"])
+def test_a_file_that_a_power_cut_has_emptied_is_none(folder: RunDir, left: bytes) -> None:
+    for name in ("agent.json", "exit.json", "order.json"):
+        (folder.path / name).write_bytes(left)
+    assert (folder.read(AgentProcess), folder.exit_report()) == (None, None)
+    with pytest.raises(InfrastructureError, match=r"run/7/agent\.json does not exist, or is empty"):
+        folder.require(AgentProcess)
+    with pytest.raises(InfrastructureError, match=r"run/7/order\.json does not exist, or is empty"):
+        folder.order()
+
+
+def test_how_a_group_ended_is_on_the_disk_at_once(folder: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, bool]] = []
+
+    def fsync(fd: int, sync: Callable[[int], None] = os.fsync) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{fd}"), (folder.path / "exit.json").exists()))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder.write_exit(ExitReport(kind=ExitKind.STOPPED))
+    (content, named), (where, named_then) = synced
+    assert (Path(content).parent, named) == (folder.path, False), "the bytes before the name"
+    assert (where, named_then) == (str(folder.path), True)
+
+
+def test_what_a_full_disk_does_not_take_leaves_the_file_of_before_and_no_other(folder: RunDir) -> None:
+    folder.write(GroupStop(60.0, 160.0))
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        folder.write(GroupStop(0.0, 100.0))
+    assert folder.read(GroupStop) == GroupStop(60.0, 160.0)
+    assert [path.name for path in folder.path.iterdir() if path.is_file()] == ["stop.json"]
 
 
 def test_an_agent_stays_small() -> None:

@@ -13,6 +13,7 @@ from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.exit_classification import classify, log_tail, report_exit
 from elastic_core.launch.worker_group import GroupOutcome
+from tests.disks import full_disk
 
 
 def ended(
@@ -117,6 +118,16 @@ def test_a_broken_error_file_does_not_hold_up_the_report(tmp_path: Path) -> None
     (folder.path / "error-rank0.json").write_text('{"error"')
     assert report_exit(folder, ended(10)).error == "RuntimeError: at the end"
     assert folder.exit_report().kind == "user_error"
+
+
+def test_on_a_full_disk_the_report_is_told_without_its_file(tmp_path: Path) -> None:
+    folder = RunDir.of(tmp_path, 1)
+    folder.create()
+    folder.write(WorkerError("ValueError: too big", "..."), 0)
+    with full_disk():
+        report = report_exit(folder, ended(10))
+    assert (report.kind, report.error) == ("user_error", "ValueError: too big")
+    assert folder.exit_report() is None
 
 
 def test_the_tail_of_a_long_line_is_bounded(tmp_path: Path) -> None:

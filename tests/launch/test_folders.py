@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop
+from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop, WorkerProcess, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.steady_clock import SteadyClock
@@ -21,6 +21,7 @@ from elastic_core.launch.folders import STUCK_SECONDS, GroupFolders
 from elastic_core.protocol.calls import service_methods
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from tests.builders import settings
+from tests.disks import full_disk
 from tests.host.worker_user.nesting import nested
 
 DAY, HOUR = 86_400.0, 3600.0
@@ -80,6 +81,39 @@ def test_a_group_whose_files_cannot_be_read_is_taken_for_alive_and_the_others_ar
         (tmp_path / "run" / name).mkdir()
     groups = GroupFolders(settings(tmp_path)).groups()
     assert [(group.origin_epoch, group.alive) for group in groups] == [(1, True), (2, False)]
+
+
+def a_dead_group(home: Path, origin_epoch: int) -> RunDir:
+    """Of a host that has lost its power: the agent's pid is another process's."""
+    folder = RunDir.of(home, origin_epoch)
+    folder.create()
+    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "allocation": {"slots": []}})
+    folder.write(AgentProcess(os.getpid(), 1))
+    folder.write(WorkerProcesses((WorkerProcess(os.getpid(), 1, "n0:0"),)))
+    return folder
+
+
+@pytest.mark.parametrize("name", [AgentProcess.FILE, WorkerProcesses.FILE, EXIT, ORDER])
+def test_no_group_outlives_a_power_cut_whichever_of_its_files_that_has_emptied(tmp_path: Path, name: str) -> None:
+    groups, folder = GroupFolders(settings(tmp_path)), a_dead_group(tmp_path, 1)
+    (folder.path / name).write_bytes(b"")
+    alive = [group.origin_epoch for group in groups.groups() if group.alive]
+    status = groups.poll(1)
+    assert (alive, status is None) == ([], name == AgentProcess.FILE), "what its host has no agent of, the ledger frees"
+    if status is not None:
+        assert folder.exit_report() == status.exit
+        groups.forget(1)
+    assert groups.poll(1) is None
+
+
+def test_a_group_whose_end_a_full_disk_does_not_take_down_has_ended_all_the_same(tmp_path: Path) -> None:
+    groups, folder = GroupFolders(settings(tmp_path)), a_dead_group(tmp_path, 1)
+    with full_disk():
+        assert [(group.origin_epoch, group.alive) for group in groups.groups()] == [(1, False)]
+        assert folder.exit_report() is None
+    status = groups.poll(1)
+    assert status is not None
+    assert folder.exit_report() == status.exit
 
 
 def test_a_group_is_listed_as_long_as_its_agent_lives_though_its_order_is_away(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.detached import shared_secret
 from elastic_core.host.environment import allowed
 from elastic_core.host.messages import CacheServerAddress
@@ -65,7 +65,7 @@ def prepare_on(
         access = Access(folder_of(settings), tuple(nodes), job, job_key(_secret(settings), job))
         starting = start(settings, nodes if here is None else here, here)
         run_dir.write(access)
-    except OSError as error:
+    except (OSError, InfrastructureError) as error:
         log.warning(f"no checkpoint is held in memory: {error}", job=order.job_id)
         return []
     return starting
@@ -121,7 +121,7 @@ def retain_jobs(settings: Settings, jobs: Collection[str]) -> None:
             with suppress(*FAULTS):  # it has ended, and holds nothing
                 client.ask(op="only", jobs=sorted(jobs))
             client.close()
-    except OSError as error:
+    except (OSError, InfrastructureError) as error:
         log.warning(f"the cache servers were not told which jobs are active: {error}")
 
 

@@ -26,6 +26,7 @@ from elastic_core.state.memory_tier.cache_server import job_key
 from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore, holders
 from elastic_core.state.memory_tier.channel import MAC, NONCE
 from elastic_core.state.stores.local_store import LocalStore
+from tests.launch.builders import order
 from tests.state.builders import HEADER, URI, some_tensors, write
 
 NODES = ("a", "b", "c")
@@ -197,6 +198,24 @@ def test_jobs_that_are_active_no_more_lose_what_was_kept(nodes: Nodes) -> None:
     assert nodes.kept("a")
     cache_servers.retain_jobs(nodes.settings, ["another"])
     assert nodes.kept("a") == {}
+
+
+def test_a_cache_server_whose_address_a_power_cut_has_emptied_is_started_again(nodes: Nodes) -> None:
+    nodes.kill("a")
+    (nodes.folder / "a.json").write_bytes(b"")
+    cache_servers.retain_jobs(nodes.settings, [HEADER.job_id])
+    assert nodes.cache_server("a").alive()
+
+
+def test_an_address_that_cannot_be_read_keeps_no_job_from_the_store(nodes: Nodes) -> None:
+    address, run_dir = nodes.folder / "a.json", RunDir.of(nodes.settings.home, 7)
+    run_dir.create()
+    known = address.read_text()
+    address.write_text("{")
+    cache_servers.retain_jobs(nodes.settings, [HEADER.job_id])
+    assert cache_servers.prepare_on(nodes.settings, order(), run_dir, NODES, None) == []
+    assert run_dir.read(Access) is None
+    address.write_text(known)
 
 
 def test_damaged_memory_is_told_and_read_from_the_store(nodes: Nodes) -> None:
