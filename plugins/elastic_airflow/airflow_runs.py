@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
@@ -16,12 +17,14 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import select, tuple_
+from sqlalchemy import select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from elastic_airflow.names import (
     DRIVER,
     JOB_DAG,
+    PAUSE_TAKEN_BACK,
+    RECONCILE_DAG,
     REFUSAL,
     RESUMED,
     RUN,
@@ -143,3 +146,16 @@ def _refusal(session: Session, run: DagRun) -> str | None:
     )  # fmt: skip
     value = session.scalar(left)
     return None if value is None else str(value)
+
+
+def take_back_pause() -> bool:
+    """Whether somebody had paused `elastic_reconcile`, which goes on from now on; Airflow's log has both.
+
+    In Airflow's simple login every user may pause every DAG, and without this one nothing makes up for a crash.
+    """
+    with create_session() as session:
+        paused = update(DagModel).where(DagModel.dag_id == RECONCILE_DAG, DagModel.is_paused).values(is_paused=False)
+        taken_back = bool(session.execute(paused).rowcount)
+        if taken_back:
+            session.add(Log(event=PAUSE_TAKEN_BACK, dag_id=RECONCILE_DAG))
+    return taken_back

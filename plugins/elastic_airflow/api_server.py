@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from elastic_airflow.names import JOB_DAG
+from elastic_airflow.names import JOB_DAG, RECONCILE_DAG
 from elastic_airflow.page.page_files import page_router
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
@@ -33,6 +33,7 @@ Dependency = Callable[..., Any]
 log = structlog.get_logger(__name__)
 
 MAX_WAIT_SECONDS = 15.0  # between two tries to build the control plane
+PAUSE_SECONDS = 60.0  # for which reconciliation stays paused at most
 
 
 class DeferredApp:
@@ -72,17 +73,39 @@ class DeferredApp:
                 wait = min(2 * wait, MAX_WAIT_SECONDS)
 
 
-def mount_app(build: Callable[[], FastAPI], reads: Callable[..., Any]) -> FastAPI:
-    """The app to mount. `reads` is the dependency that a user must pass to see the page."""
+async def keep_reconciling(stop: asyncio.Event) -> None:
+    """Until `stop`: whoever may pause a DAG does not stop what makes up for crashes. `elastic down` does."""
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), PAUSE_SECONDS)
+            return
+        try:
+            if await asyncio.to_thread(_take_back_pause):
+                log.warning(f"{RECONCILE_DAG} was paused, and goes on: nothing else makes up for crashes")
+        except Exception as error:  # noqa: BLE001 (Airflow's database is away: the next look may find it)
+            log.warning(f"it is not known whether {RECONCILE_DAG} is paused: {type(error).__name__}: {error}")
+
+
+def _take_back_pause() -> bool:
+    from elastic_airflow.airflow_runs import take_back_pause
+
+    return take_back_pause()
+
+
+def mount_app(
+    build: Callable[[], FastAPI], reads: Callable[..., Any], beside: Sequence[Callable[[asyncio.Event], Any]] = ()
+) -> FastAPI:
+    """The app to mount. `reads` is the dependency that a user must pass to see the page. `beside`: what else runs as
+    long as the app, until the event that it is given."""
     control_app = DeferredApp(build)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         stop = asyncio.Event()
-        serving = asyncio.create_task(control_app.serve(stop))
+        running = [asyncio.create_task(work(stop)) for work in (control_app.serve, *beside)]
         yield
         stop.set()
-        await serving
+        await asyncio.gather(*running)
 
     app = FastAPI(title="Elastic training platform", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.include_router(page_router(), prefix="/page", dependencies=[Depends(reads)])
@@ -91,7 +114,7 @@ def mount_app(build: Callable[[], FastAPI], reads: Callable[..., Any]) -> FastAP
 
 
 def plugin_app() -> FastAPI:
-    return mount_app(build_control_app, user_may("GET"))
+    return mount_app(build_control_app, user_may("GET"), [keep_reconciling])
 
 
 def user_may(method: ResourceMethod) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ WHAT_IF_ROUTE = "elastic-what-if"
 DECISIONS_ROUTE = "elastic-decisions"
 MODELS_ROUTE = "elastic-models"
 TRIED_AGAIN = "elastic_try_again"  # event in Airflow's log: who started a run asked the platform for it once more
+PAUSE_TAKEN_BACK = "elastic_pause_taken_back"  # event in Airflow's log: of `RECONCILE_DAG`
 
 # Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries", and of a mapped
 # one "map_index"). "ended" is true once that task has ended together with the job, so that a job revived by other means

@@ -7,7 +7,9 @@ is read, with the presets and tasks that the project's folder has then.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_parsing_context
 
@@ -18,7 +20,7 @@ from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
-from elastic_airflow.tasks.segment_timetable import ByLedger
+from elastic_airflow.tasks.segment_timetable import ByLedger, ByReconciliation
 from elastic_airflow.tasks.upkeep_tasks import ReconcileOperator, RefitOperator
 from elastic_core.settings import Settings
 from elastic_core.spec.catalogue.entry_catalogue import find_entries
@@ -94,9 +96,8 @@ def reconcile_dag() -> DAG:
     starts a run of `elastic_predictors`.
     """
     about, every_minute = inspect.getdoc(reconcile_dag), CronTriggerTimetable("* * * * *", timezone="UTC")
-    with _upkeep(
-        RECONCILE_DAG, "Makes ledger, processes and Airflow agree again", about, timedelta(minutes=10), every_minute
-    ) as dag:
+    what = "Makes ledger, processes and Airflow agree again"
+    with _upkeep(RECONCILE_DAG, what, about, timedelta(minutes=10), every_minute, ["scheduled"]) as dag:
         # The next minute is the retry.
         ReconcileOperator(task_id="reconcile", retries=0, retry_policy=None)
     return dag
@@ -109,17 +110,22 @@ def predictors_dag() -> DAG:
     where there are hundreds of jobs; it leaves the core to whoever else wants it. One that fails changes nothing: what
     was fitted before stays in force.
     """
-    about = inspect.getdoc(predictors_dag)
-    with _upkeep(PREDICTORS_DAG, "Fits anew what finished jobs teach about others", about, timedelta(hours=1)) as dag:
+    about, when, types = inspect.getdoc(predictors_dag), ByReconciliation(), ["operator_triggered", "scheduled"]
+    what = "Fits anew what finished jobs teach about others"
+    with _upkeep(PREDICTORS_DAG, what, about, timedelta(hours=1), when, types) as dag:
         # The next hour is the retry.
         RefitOperator(task_id="fit", retries=0, retry_policy=None)
     return dag
 
 
 def _upkeep(
-    dag_id: str, description: str, about: str | None, longest: timedelta, schedule: CronTriggerTimetable | None = None
+    dag_id: str, description: str, about: str | None, longest: timedelta, schedule: Any, run_types: Sequence[str]
 ) -> DAG:
-    """Of no job: one run at a time, and never for so long that the next ones would not come."""
+    """Of no job: one run at a time, and never for so long that the next ones would not come.
+
+    `run_types`: no manual ones, nor a backfill's. Who may start runs could start one that is due in a hundred years,
+    and no other comes while it is there.
+    """
     return DAG(
         dag_id=dag_id,
         dag_display_name=dag_id.replace("_", " "),
@@ -129,6 +135,7 @@ def _upkeep(
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
+        allowed_run_types=run_types,
         dagrun_timeout=longest,
         tags=["elastic"],
     )

@@ -42,9 +42,9 @@ class ElasticPlugin(AirflowPlugin):
     @cached_property
     def timetables(self) -> list[Any]:  # type: ignore[override]
         """Asked for where a DAG that names one is read or written."""
-        from elastic_airflow.tasks.segment_timetable import ByLedger
+        from elastic_airflow.tasks.segment_timetable import ByLedger, ByReconciliation
 
-        return [ByLedger]
+        return [ByLedger, ByReconciliation]
 
     @cached_property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from airflow import settings
+from airflow.api.common.trigger_dag import trigger_dag
 from airflow.dag_processing.collection import update_dag_parsing_results_in_db
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models import import_all_models
 from airflow.models.base import Base
+from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.db import synchronize_log_template
 from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import insert, select, update
 
-from elastic_airflow.airflow_runs import AirflowJobRuns
-from elastic_airflow.names import BY_A_TASK, DRIVER, JOB_DAG, REFUSAL, RESUMED, RUN, SEGMENT_DAG
-from elastic_core.errors import InfrastructureError
+from elastic_airflow.airflow_runs import AirflowJobRuns, take_back_pause
+from elastic_airflow.names import (
+    BY_A_TASK,
+    DRIVER,
+    JOB_DAG,
+    PREDICTORS_DAG,
+    RECONCILE_DAG,
+    REFUSAL,
+    RESUMED,
+    RUN,
+    SEGMENT_DAG,
+)
+from elastic_airflow.page.page_api import paused_dags, seconds_without_reconciliation
+from elastic_core.control.transitions.lifecycle import check_job_id
+from elastic_core.errors import InfrastructureError, UserError
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
 NewRun = Callable[..., int]
@@ -137,16 +153,20 @@ def test_a_dag_that_airflow_does_not_know_yet_is_a_fault_of_the_machine_not_of_t
         AirflowJobRuns().start("job-a", {})
 
 
-@pytest.fixture
-def segment_dag() -> None:
-    """The DAG of segments, as Airflow's DAG processor stores it."""
-    bag = DagBag(str(Path(__file__).parents[2] / "dags" / "elastic_segment.py"))
-    dag = LazyDeserializedDAG.from_dag(bag.dags[SEGMENT_DAG])
+def store_dag(dag_id: str) -> None:
+    """A DAG of ours, as Airflow's DAG processor stores it."""
+    bag = DagBag(str(Path(__file__).parents[2] / "dags" / f"{dag_id}.py"))
+    dag = LazyDeserializedDAG.from_dag(bag.dags[dag_id])
     with create_session() as session:
         synchronize_log_template(session=session)  # every run names the one that it was started under
-        session.add(DagBundleModel(name="dags-folder"))
+        session.merge(DagBundleModel(name="dags-folder"))
         session.flush()
         update_dag_parsing_results_in_db("dags-folder", None, [dag], {}, None, set(), session)
+
+
+@pytest.fixture
+def segment_dag() -> None:
+    store_dag(SEGMENT_DAG)
 
 
 @pytest.mark.usefixtures("segment_dag")
@@ -167,6 +187,53 @@ def test_segments_get_runs_that_are_not_started_by_hand_and_what_works_is_left_a
     assert AirflowJobRuns().ensure_segments("job-a", wanted) == []
 
 
+@pytest.mark.usefixtures("segment_dag")
+def test_airflow_takes_the_ids_that_a_job_may_have_and_not_those_that_it_may_not(new_run: NewRun) -> None:
+    longest = "Z9.a_b-c" * 25
+    check_job_id(longest)
+    assert AirflowJobRuns().ensure_segments(longest, {f"{longest}__seg_0": False}) == [f"run {longest}__seg_0 started"]
+    for refused in ("prüfung", "a..b"):
+        with pytest.raises(UserError, match="cannot be used"):
+            check_job_id(refused)
+        with pytest.raises(UserError, match=r"Airflow does not take run"):
+            AirflowJobRuns().ensure_segments(refused, {f"{refused}__seg_0": False})
+
+
 def test_a_run_that_is_gone_cannot_be_tried_again() -> None:
     with pytest.raises(InfrastructureError, match="was deleted a moment ago: ask again"):
         AirflowJobRuns().try_again("job-a")
+
+
+@pytest.mark.parametrize("dag_id", [RECONCILE_DAG, PREDICTORS_DAG])
+@pytest.mark.parametrize("run_type", [DagRunType.MANUAL, DagRunType.BACKFILL_JOB])
+def test_no_run_of_upkeep_is_started_by_hand(dag_id: str, run_type: DagRunType) -> None:
+    store_dag(dag_id)
+    with pytest.raises(ValueError, match=f"'{dag_id}' does not allow {run_type} runs"):
+        trigger_dag(
+            dag_id=dag_id, run_id="mine", conf={}, run_type=run_type, triggered_by=DagRunTriggeredByType.REST_API,
+            run_after=datetime(2099, 1, 1, tzinfo=UTC),
+        )  # fmt: skip
+
+
+def test_a_pause_of_reconciliation_is_taken_back_on_record_and_no_other() -> None:
+    store_dag(RECONCILE_DAG)
+    store_dag(SEGMENT_DAG)
+    assert not take_back_pause()
+    with create_session() as session:
+        session.execute(update(DagModel).values(is_paused=True))
+    assert take_back_pause()
+    assert not take_back_pause()
+    assert paused_dags() == [SEGMENT_DAG]
+    with create_session() as session:
+        logged = session.scalars(select(Log).where(Log.dag_id == RECONCILE_DAG)).one()
+        assert logged.event == "elastic_pause_taken_back"
+
+
+def test_reconciliation_counts_from_the_last_run_of_it_that_ended_well(new_run: NewRun) -> None:
+    assert seconds_without_reconciliation() is None
+    for run_id, state, ago in (("a", "success", 900), ("b", "success", 600), ("c", "failed", 60), ("d", "running", 0)):
+        number = new_run(run_id, state, RECONCILE_DAG)
+        with create_session() as session:
+            ended = datetime.now(UTC) - timedelta(seconds=ago)
+            session.execute(update(DagRun).where(DagRun.id == number).values(end_date=ended))
+    assert seconds_without_reconciliation() == pytest.approx(600, abs=60)

@@ -62,6 +62,20 @@ def test_segments_run_by_the_ledger_alone_and_leave_no_asset_among_the_users(dag
     assert list(timetable.asset_condition.iter_assets()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "types", "summary"),
+    [("elastic_reconcile", {"scheduled"}, "* * * * *"),
+     ("elastic_predictors", {"operator_triggered", "scheduled"}, "by reconciliation")],
+)  # fmt: skip
+def test_upkeep_refuses_runs_by_hand_and_backfills(
+    dags: dict[str, DAG], name: str, types: set[str], summary: str
+) -> None:
+    """One that is there, due whenever its maker likes, would keep the next one from coming."""
+    assert {str(kind.value) for kind in dags[name].allowed_run_types or ()} == types
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dags[name]))
+    assert (stored.max_active_runs, stored.timetable.summary) == (1, summary)
+
+
 def test_reading_the_dag_files_imports_neither_torch_nor_mlflow() -> None:
     code = (
         "import sys; from airflow.dag_processing.dagbag import DagBag; "

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from elastic_airflow import api_server
 from elastic_airflow.api_server import mount_app, user_may
 from elastic_airflow.page.kept_answers import KEEP_SECONDS
-from elastic_airflow.page.page_api import log_router, ui_router
+from elastic_airflow.page.page_api import OverviewReader, log_router, ui_router
 from elastic_airflow.plugin import ElasticPlugin
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, described
@@ -118,6 +118,27 @@ def test_any_exception_at_start_leaves_the_server_up() -> None:
         eventually(lambda: "RuntimeError: a bug" in client.get("/service/jobs").text)
 
 
+def test_a_pause_of_reconciliation_is_looked_for_as_long_as_the_api_server_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    monkeypatch.setattr(api_server, "PAUSE_SECONDS", 0.01)
+    looks: list[int] = []
+
+    def take_back_pause() -> bool:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise OSError("Airflow's database is away")
+        return True
+
+    monkeypatch.setattr("elastic_airflow.airflow_runs.take_back_pause", take_back_pause)
+    with TestClient(api_server.plugin_app()):
+        eventually(lambda: len(looks) > 2)
+    seen = len(looks)
+    time.sleep(0.1)
+    assert len(looks) == seen
+
+
 @pytest.mark.parametrize(
     "path",
     ["/page/", "/page/app.js", "/page/icon.svg", "/page/table.html", "/page/steering.js", "/page/job/job.js"],
@@ -148,6 +169,7 @@ def test_a_file_that_is_not_the_pages_is_not_there() -> None:
 def page_data(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """The page's route over a real ledger. Airflow's own database is not there: no DAG is paused."""
     monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", lambda: ["elastic_segment"])
+    monkeypatch.setattr("elastic_airflow.page.page_api.seconds_without_reconciliation", lambda: 3700.0)
     app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=nobody)
     app.include_router(ui_router(plane, Settings()), prefix="/ui")
     return TestClient(app)
@@ -172,6 +194,21 @@ def test_the_overview_tells_who_holds_what_who_waits_and_why(
     assert [node["num_slots"] for node in seen["nodes"]] == [2, 2]
     assert seen["paused"] == ["elastic_segment"]
     assert seen["decision"]["policy"] == "fair_share"
+
+
+@pytest.mark.usefixtures("page_data")
+def test_the_overview_says_for_how_long_nobody_has_reconciled_where_that_is_too_long(
+    plane: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = OverviewReader(plane, Settings())
+    assert reader.read(15).unreconciled is None, "the platform has just come up"
+    clock.advance(301)
+    assert reader.read(15).unreconciled == 3700.0
+    for lately in (61.0, None):
+        monkeypatch.setattr(
+            "elastic_airflow.page.page_api.seconds_without_reconciliation", lambda seconds=lately: seconds
+        )
+        assert reader.read(15).unreconciled is None
 
 
 def test_what_a_job_prints_is_read_where_its_workers_run(

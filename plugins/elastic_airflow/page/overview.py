@@ -151,6 +151,7 @@ class Overview(Shown):
     events: tuple[NodeEventShown, ...]
     decision: DecisionShown | None
     paused: tuple[str, ...]  # DAGs that are paused: nothing new starts through them
+    unreconciled: float | None  # seconds since anybody reconciled, where they are too many
     forecasts: ForecastReport  # how those of the jobs that ended turned out
 
 
@@ -163,6 +164,7 @@ def overview(
     explanation: Explanation | None,
     notes: Sequence[str],
     paused: Sequence[str],
+    unreconciled: float | None,
     forecasts: ForecastReport,
     settings: Settings,
     since: float,
@@ -185,6 +187,7 @@ def overview(
         events=tuple(NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why) for event in events),
         decision=decision,
         paused=tuple(paused),
+        unreconciled=unreconciled,
         forecasts=forecasts,
     )
 

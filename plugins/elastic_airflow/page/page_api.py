@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ EVENTS_SECONDS = 10.0  # what happened to nodes: read so often
 MOST_MINUTES = 24 * 60
 MOST_ACTIONS = 1000  # that are read for all jobs shown
 LOG_BYTES = 64 * 2**10  # of the end of a log, with which looking at it begins
+UNRECONCILED_SECONDS = 300.0  # after which it is said that nobody reconciles, which is done every minute
 DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
 
 
@@ -38,6 +40,7 @@ class OverviewReader:
         self._control, self._settings = control, settings
         self._report: tuple[float, ForecastReport] | None = None
         self._events: tuple[float, list[NodeEvent]] | None = None
+        self._since = control.now()
 
     def read(self, minutes: int) -> Overview:
         control, now = self._control, self._control.now()
@@ -53,6 +56,7 @@ class OverviewReader:
             explanation=control.explain(active[0]) if active else None,
             notes=plan.notes if plan else (),
             paused=paused_dags(),
+            unreconciled=self._unreconciled(now),
             forecasts=self._forecasts(now),
             settings=self._settings,
             since=since,
@@ -71,6 +75,13 @@ class OverviewReader:
         if self._events is None or now - self._events[0] > EVENTS_SECONDS:
             self._events = now, self._control.node_events(now - 60.0 * MOST_MINUTES)
         return self._events[1]
+
+    def _unreconciled(self, now: float) -> float | None:
+        """Seconds without reconciliation, where they are too many. What was while the platform was down is none."""
+        if now - self._since < UNRECONCILED_SECONDS:
+            return None
+        seconds = seconds_without_reconciliation()
+        return seconds if seconds is not None and seconds > UNRECONCILED_SECONDS else None
 
 
 def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
@@ -121,3 +132,16 @@ def paused_dags() -> Sequence[str]:
     with create_session() as session:
         paused = select(DagModel.dag_id).where(DagModel.dag_id.in_(DAGS), DagModel.is_paused)
         return list(session.scalars(paused.order_by(DagModel.dag_id)))
+
+
+def seconds_without_reconciliation() -> float | None:
+    """Since a run of `elastic_reconcile` last ended well; None where none ever has."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    ended_well = select(DagRun.end_date).where(DagRun.dag_id == RECONCILE_DAG, DagRun.state == DagRunState.SUCCESS)
+    with create_session() as session:
+        last = session.scalar(ended_well.order_by(DagRun.id.desc()).limit(1))
+    return None if last is None else (datetime.now(UTC) - last).total_seconds()

@@ -1,4 +1,5 @@
-"""When segments run: when the ledger says so, and by nothing that Airflow could know."""
+"""When runs come that the platform alone starts: when the ledger, or reconciliation, says so, by nothing that
+Airflow could know."""
 
 from __future__ import annotations
 
@@ -27,3 +28,14 @@ class ByLedger(Timetable):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         return None
+
+
+class ByReconciliation(ByLedger):
+    """As the ledger's: where there is one run at a time, a manual one that is due in a hundred years keeps all others
+    from coming."""
+
+    description = "When reconciliation starts a fit"
+
+    @property
+    def summary(self) -> str:
+        return "by reconciliation"

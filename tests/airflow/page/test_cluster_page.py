@@ -180,6 +180,15 @@ def test_the_focus_stays_with_its_job_and_banners_stay_while_they_say_the_same(
     expect(banner).to_contain_text("2 DAGs paused")
 
 
+def test_that_nobody_reconciles_is_said(
+    page: Page, address: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_airflow.page.page_api.seconds_without_reconciliation", lambda: 3700.0)
+    clock.advance(301)
+    page.goto(address)
+    expect(page.locator(".banner")).to_contain_text("No run of elastic_reconcile has ended well for 62 min")
+
+
 def test_a_chosen_job_that_ended_meanwhile_is_not_said_to_be_cancelled(
     page: Page, address: str, shown: LedgerControl
 ) -> None:

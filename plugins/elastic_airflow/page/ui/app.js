@@ -4,7 +4,7 @@ import { cardsOf } from "./attention.js";
 import { el } from "./format.js";
 import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
-import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
+import { drawEnded, drawJobs, pausedBanner, summary, unreconciledBanner } from "./jobs.js";
 import { keepingLogs } from "./log.js";
 import { drawBanners, keepingFocus } from "./redrawing.js";
 import { asked, followTheme, problem } from "./shell.js";
@@ -40,6 +40,7 @@ function draw() {
   const banners = [];
   if (failure) banners.push(el("p", { class: "banner bad" }, failure, data ? " Shown is what was known last." : ""));
   if (data?.paused.length) banners.push(el("p", { class: "banner" }, pausedBanner(data.paused)));
+  if (data?.unreconciled) banners.push(el("p", { class: "banner" }, unreconciledBanner(data.unreconciled)));
   drawBanners($("banners"), banners);
   if (data) keepingFocus(document.querySelector("main"), drawData);
 }

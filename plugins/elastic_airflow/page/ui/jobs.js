@@ -180,3 +180,7 @@ export function summary(data) {
 export function pausedBanner(dags) {
   return `${plural(dags.length, "DAG")} paused (${dags.join(", ")}): what runs goes on with the slots it holds, nothing new starts.`;
 }
+
+export function unreconciledBanner(seconds) {
+  return `No run of elastic_reconcile has ended well for ${duration(seconds)}: what runs goes on, but slots of what was lost stay held, jobs that lost their run get none, and nothing is swept. The log of its last run says why.`;
+}
