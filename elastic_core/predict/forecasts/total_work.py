@@ -3,7 +3,8 @@
 A run is learnt from at several stages, shares of its limit that it got beyond, as one would have seen it there
 (landmarks: van Houwelingen 2007): what a job submits, its losses and metrics so far, and where its curve says that the
 end is. The stages do not depend on how long the run turned out to be, so that nothing of that is given away, and what
-is learnt is conditional on being still under way. Without enough history `unlearned_totals` answers: the stated prior.
+is learnt is conditional on being still under way. Of a run that went to its limit all that is forecast was seen: the
+total within the limit. Without enough history `unlearned_totals` answers: the stated prior.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class WorkModel:
 
 
 def fit_work(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), seed: int = 0) -> WorkModel:
-    """Learnt from the runs of unknown end among these; those that are not `completed` count as censored.
+    """Learnt from the runs of unknown end among these; those that came neither to it nor to their limit are censored.
 
-    Raises `UserError` for fewer than `MIN_COMPLETED` completed ones.
+    Raises `UserError` for fewer than `MIN_COMPLETED` that came to it.
     """
     usable = [run for run in runs if not run.description.end_is_known and run.work_done > 0]
     completed = sum(run.completed for run in usable)
@@ -88,9 +89,14 @@ class _Stage:
     features: Floats
     unlearned: Floats
     places: Floats  # of the total, or of what was done where that is censored
-    completed: NDArray[np.bool_]
-    weights: Floats  # of the completed
+    seen: NDArray[np.bool_]  # whether the total was
+    weights: Floats  # of those whose total was seen
     jobs: NDArray[np.int64]
+
+
+def _total_was_seen(run: FinishedRun) -> bool:
+    """Totals are forecast up to the limit: of a run that went there it is what it took, whatever it wanted."""
+    return run.completed or run.work_done >= run.description.most_samples
 
 
 def _stage(runs: Sequence[FinishedRun], share: float, known: Vocabulary) -> _Stage | None:
@@ -102,41 +108,40 @@ def _stage(runs: Sequence[FinishedRun], share: float, known: Vocabulary) -> _Sta
     most = np.asarray([float(job.most_samples) for job in jobs])
     done = np.asarray([so_far.done for so_far in progress])
     work = np.minimum([float(run.work_done) for _, run in beyond], most)
-    completed = np.asarray([run.completed for _, run in beyond])
+    seen = np.asarray([_total_was_seen(run) for _, run in beyond])
     return _Stage(
         features=features_of(jobs, progress, known),
         unlearned=unlearned_places(jobs, progress)[0],
         places=position(work, done, most),
-        completed=completed,
-        weights=completion_weights(work / most, completed),
+        seen=seen,
+        weights=completion_weights(work / most, seen),
         jobs=np.asarray([i for i, _ in beyond]),
     )
 
 
 def _fit(stages: Sequence[_Stage | None], kinds: Sequence[str], seed: int) -> QuantileModel:
-    """Completed runs first; then the censored ones with totals that this first model thinks possible, and all anew."""
-    features, unlearned, places, completed, weights, jobs = (
+    """Runs whose totals were seen first; then the censored ones with totals that this first model thinks possible, and
+    all anew."""
+    features, unlearned, places, seen, weights, jobs = (
         np.concatenate([getattr(stage, name) for stage in stages if stage is not None])
-        for name in ("features", "unlearned", "places", "completed", "weights", "jobs")
+        for name in ("features", "unlearned", "places", "seen", "weights", "jobs")
     )
     examples = Examples(
-        features=features[completed], targets=places[completed], weights=weights[completed], jobs=jobs[completed],
-        judging=weights[completed], unlearned=unlearned[completed],
+        features=features[seen], targets=places[seen], weights=weights[seen], jobs=jobs[seen],
+        judging=weights[seen], unlearned=unlearned[seen],
     )  # fmt: skip
-    if not completed.all():
+    if not seen.all():
         first = fit(examples, [kind for kind in (FIRST_KIND,) if kind in kinds], seed)
-        unfinished = ~completed
-        said = first.predict(features[unfinished], unlearned[unfinished])
-        imputed = np.concatenate(
-            [imputed_places(row, place) for row, place in zip(said, places[unfinished], strict=True)]
-        )
+        cut_off = ~seen
+        said = first.predict(features[cut_off], unlearned[cut_off])
+        imputed = np.concatenate([imputed_places(row, place) for row, place in zip(said, places[cut_off], strict=True)])
         examples = Examples(
-            features=np.vstack((features[completed], np.repeat(features[unfinished], IMPUTED, axis=0))),
-            targets=np.concatenate((places[completed], imputed)),
-            weights=np.concatenate((np.ones(int(completed.sum())), np.full(len(imputed), 1.0 / IMPUTED))),
-            jobs=np.concatenate((jobs[completed], np.repeat(jobs[unfinished], IMPUTED))),
-            judging=np.concatenate((weights[completed], np.zeros(len(imputed)))),
-            unlearned=np.vstack((unlearned[completed], np.repeat(unlearned[unfinished], IMPUTED, axis=0))),
+            features=np.vstack((features[seen], np.repeat(features[cut_off], IMPUTED, axis=0))),
+            targets=np.concatenate((places[seen], imputed)),
+            weights=np.concatenate((np.ones(int(seen.sum())), np.full(len(imputed), 1.0 / IMPUTED))),
+            jobs=np.concatenate((jobs[seen], np.repeat(jobs[cut_off], IMPUTED))),
+            judging=np.concatenate((weights[seen], np.zeros(len(imputed)))),
+            unlearned=np.vstack((unlearned[seen], np.repeat(unlearned[cut_off], IMPUTED, axis=0))),
         )
     return fit(examples, kinds, seed)
 

@@ -17,7 +17,7 @@ from elastic_core.predict.forecasts.step_seconds import fit_steps
 from elastic_core.predict.forecasts.total_work import MIN_COMPLETED, WorkModel, fit_work
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.forecasts.work_position import PROBABILITIES
-from elastic_core.protocol.records import JobDescription
+from elastic_core.protocol.records import FinishedRun, JobDescription
 from tests.predict.forecasts.builders import MOST, a_description, a_run, history
 
 FOREST = ("quantile forest",)
@@ -59,6 +59,26 @@ def test_totals_lie_between_what_is_done_and_the_limit_and_ascend() -> None:
         assert said.totals[-1] <= MOST
         assert said.probabilities == PROBABILITIES
         assert said.source == ("history" if share else "submission")
+
+
+def to_their_limit(count: int) -> list[FinishedRun]:
+    """They found no end before it: as the ledger hands them out, not completed."""
+    return [replace(a_run(1000 + i, work=MOST), completed=False) for i in range(count)]
+
+
+def test_runs_that_went_to_their_limit_count_in_what_is_said_of_the_total_within_it() -> None:
+    """Two in five ended early, anywhere between 500 and 6000, and nothing tells them from the others."""
+    past = [a_run(i, work=round(500 * 12 ** ((i + 0.5) / 32))) for i in range(32)] + to_their_limit(48)
+    model = fit_work(past, FOREST)
+    said = model.forecasts([a_description(0.2)], [Progress(0.0)])[0]
+    assert quantile(said, 0.5) == pytest.approx(MOST, rel=0.01)
+    low, high = quantile(said, 0.1), quantile(said, 0.9)
+    assert 0.7 <= sum(low <= run.work_done <= high for run in past) / len(past) <= 0.95
+
+
+def test_runs_that_went_to_their_limit_are_no_ends_that_a_fit_needs() -> None:
+    with pytest.raises(UserError, match=r"29 jobs of unknown end that came to it \(60 were cut off\) are too few"):
+        fit_work([*history(29), *to_their_limit(60)], FOREST)
 
 
 def test_too_few_that_came_to_their_end_are_not_learnt_from() -> None:
