@@ -345,8 +345,8 @@ class LedgerControl(JobActions, JobAnswers):
         """The last `limit` jobs to be submitted, whatever became of them, the oldest first."""
         return self._ledger.read(lambda tx: history.past_jobs(tx, limit))
 
-    def finished_runs(self, limit: int) -> list[FinishedRun]:
-        return self._ledger.read(lambda tx: finished.finished_runs(tx, limit))
+    def finished_runs(self, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
+        return self._ledger.read(lambda tx: finished.finished_runs(tx, limit, of_unknown_end))
 
     def forecasts(self, job_id: str) -> list[Forecast]:
         return self._ledger.read(lambda tx: forecast_rows.of_job(tx, tx.job(job_id).id))

@@ -363,8 +363,8 @@ class HttpControl:
         explanation: Explanation = self._channel.call("explain", job_id=job_id)
         return explanation
 
-    def finished_runs(self, limit: int) -> list[FinishedRun]:
-        answer: list[FinishedRun] = self._channel.call("finished_runs", limit=limit)
+    def finished_runs(self, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
+        answer: list[FinishedRun] = self._channel.call("finished_runs", limit=limit, of_unknown_end=of_unknown_end)
         return answer
 
     def forecasts(self, job_id: str) -> list[Forecast]:

@@ -78,8 +78,9 @@ class JobRecords(Protocol):
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
 
-    def finished_runs(self, limit: int) -> list[FinishedRun]:
-        """The last `limit` jobs that have trained, to their end or not, with imported history; the oldest first."""
+    def finished_runs(self, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
+        """The last `limit` jobs that have trained, to their end or not, with imported history; the oldest first.
+        `of_unknown_end`: only those with a target loss or patience, or only those without."""
 
     def forecasts(self, job_id: str) -> list[Forecast]:
         """What was expected of the job over its life, oldest first, over all lineages: those that were kept."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, text
+from sqlalchemy import ColumnElement, Select, func, not_, or_, select, text, true
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.believable import believed
@@ -104,21 +105,32 @@ class _Reached:
     samples: int
 
 
-def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
-    """Of the jobs that have trained, and of imported runs, the last `limit`, oldest first.
+def finished_runs(tx: Tx, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
+    """Of the jobs that have trained, and of imported runs, the last `limit`, oldest first. `of_unknown_end`: only of
+    those whose end nobody knew at their submission, or only of the others.
 
     Those that are still active are in it as they stand, but take the place of ended ones for a part of it at most.
     """
+    by_import = select(ImportedRunRow).where(_of_kind(ImportedRunRow.run["description"], of_unknown_end))
     imported = [from_json(FinishedRun, row.run) for row in tx.session.scalars(
-        select(ImportedRunRow).order_by(ImportedRunRow.finished_at.desc(), ImportedRunRow.id.desc()).limit(limit)
+        by_import.order_by(ImportedRunRow.finished_at.desc(), ImportedRunRow.id.desc()).limit(limit)
     )]  # fmt: skip
-    by_end = select(JobRow).where(JobRow.state != JobState.ACTIVE).order_by(JobRow.finished_at.desc(), JobRow.id.desc())
+    own = select(JobRow).where(_of_kind(JobRow.spec["work"], of_unknown_end))
+    by_end = own.where(JobRow.state != JobState.ACTIVE).order_by(JobRow.finished_at.desc(), JobRow.id.desc())
     ended = [*imported, *_own_runs(tx, by_end, limit)]
     ended.sort(key=lambda run: (run.finished_at, run.job_id))
     room = max(limit - len(ended), int(MOST_ACTIVE * limit))
-    by_age = select(JobRow).where(JobRow.state == JobState.ACTIVE)
+    by_age = own.where(JobRow.state == JobState.ACTIVE)
     active = _own_runs(tx, by_age.order_by(JobRow.submitted_at.desc(), JobRow.id.desc()), room)[::-1]
     return [*ended, *active][-limit:]
+
+
+def _of_kind(work: Any, of_unknown_end: bool | None) -> ColumnElement[bool]:
+    """`work`: of a spec, or the description of a run, which say in the same words what may end it."""
+    if of_unknown_end is None:
+        return true()
+    unknown = or_(work["target_loss"].astext.is_not(None), work["patience"].astext.is_not(None))
+    return unknown if of_unknown_end else not_(unknown)
 
 
 def _trained(report: type[ObservationRow] | type[CheckpointRow]) -> ColumnElement[bool]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elastic_core.control.ledger import finished
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, a_cluster, a_commit, a_spec
-from tests.control.scheduling.predicting.test_predictors import into_ledger, report, runs, submit
+from tests.control.scheduling.predicting.test_predictors import UNTIL, into_ledger, report, runs, submit
+from tests.predict.forecasts.builders import a_run
 
 
 def test_jobs_that_have_not_trained_take_no_place_of_runs_that_can_be_learnt_from(
@@ -37,3 +40,27 @@ def test_a_run_that_has_committed_and_reported_no_loss_has_trained(control: Ledg
     order = submit(control, "committed").start()
     control.trainer(order.token).commit(a_commit(order, 2))
     assert [run.job_id for run in control.finished_runs(5)] == ["committed"]
+
+
+def test_the_last_of_unknown_end_and_the_last_of_declared_work_are_handed_out_apart(
+    control: LedgerControl, ledger_url: str
+) -> None:
+    """Own jobs and imported ones, over and active alike."""
+    control.set_cluster(a_cluster({"node-a": 8}))
+    until = {"target": UNTIL, "patient": {"epochs": 9, "patience": 3}, "declared": {"samples": 5000}}
+    for name, work in until.items():
+        report(control, submit(control, name, slots=(1, 1), work=work), [(100, 0.5)])
+    control.cancel("target", "enough")
+    of_other = a_run(1)
+    control.import_runs(
+        [of_other, replace(of_other, job_id="known", description=replace(of_other.description, target_loss=None))]
+    )
+    into_ledger(ledger_url, runs()[:2])
+
+    def of(unknown: bool, limit: int = 9) -> list[str]:
+        return [run.job_id for run in control.finished_runs(limit, of_unknown_end=unknown)]
+
+    assert of(True) == ["run-001", "target", "patient"]
+    assert of(False) == ["known", "past-000", "past-001", "declared"]
+    assert sorted(run.job_id for run in control.finished_runs(9)) == sorted([*of(True), *of(False)])
+    assert (of(True, limit=1), of(False, limit=1)) == (["target"], ["past-001"])

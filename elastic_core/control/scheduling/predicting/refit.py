@@ -2,10 +2,11 @@
 
 Done by a run of the DAG `elastic_predictors`, in the task's own process (never on the API server's loop), which the DAG
 `elastic_reconcile` starts at most once in `EVERY_SECONDS`. It learns from the jobs of this installation and from
-imported history alike. The class of a job is learnt from completed ones, with the losses up to several points of the
-run; its label is `predict.predictability.hindsight`'s. Forecasts of work (`predict.forecasts`) count what was cut off
-as censored. With too few jobs there is no such model: a class stays unknown, and the stated prior stands in for a
-forecast.
+imported history alike: from the last ones of unknown end, which alone say how much work such jobs are, and from as many
+of declared work beside them, so that neither kind pushes the other out. The class of a job is learnt from completed
+ones, with the losses up to several points of the run; its label is `predict.predictability.hindsight`'s. Forecasts of
+work (`predict.forecasts`) count what was cut off as censored. With too few jobs there is no such model: a class stays
+unknown, and the stated prior stands in for a forecast.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EVERY_SECONDS = 3600.0
-LEARNT_JOBS = 400  # the latest: tasks change, and so do their users
+LEARNT_JOBS = 400  # of unknown end and of declared work each, the latest: tasks change, and so do their users
 SHARES = (0.0, 0.1, 0.25, 0.5)  # of a run
 KINDS = ("logistic regression", "extremely randomised trees")  # all take minutes for what these show
 FORECAST_KINDS = ("quantile forest", "boosted quantiles", "linear quantiles")
@@ -49,7 +50,8 @@ def claim(settings: Settings, now: float) -> bool:
 
 def refit_all(control: JobRecords, settings: Settings) -> str:
     """What was done, in words. Raises whatever a fit raises, but for too few jobs."""
-    runs = control.finished_runs(LEARNT_JOBS)
+    runs = [run for kind in (True, False) for run in control.finished_runs(LEARNT_JOBS, of_unknown_end=kind)]
+    runs.sort(key=lambda run: (run.finished_at, run.job_id))
     return "; ".join((refit(runs, settings.predictability_file()), refit_forecasts(runs, settings.forecasts_file())))
 
 

@@ -1,4 +1,4 @@
-"""What one run teaches the classifier: itself, then as if it had been shorter."""
+"""What one run teaches the classifier, itself and then as if it had been shorter; and which runs are learnt from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.predicting import refit
 from elastic_core.control.scheduling.predicting.refit import SHARES, label_of, lesson_of
 from elastic_core.predict.forecasts import forecast_files
@@ -85,3 +86,16 @@ def test_a_file_that_cannot_be_read_is_replaced_by_what_can_be_learnt(
     learnt = forecast_files.load(path)
     assert learnt.work is None
     assert learnt.steps is not None
+
+
+def test_history_of_unknown_ends_is_learnt_from_however_many_jobs_of_declared_work_came_since(
+    control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "LEARNT_JOBS", 40)
+    monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
+    monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
+    since = [replace(run, job_id=f"since-{run.job_id}", finished_at=run.finished_at + 1000) for run in history(45)]
+    control.import_runs([*history(40), *of_known_end(since)])
+    said = refit.refit_all(control, control.settings)
+    assert "fitted to 40 jobs; " in said.partition("; work: ")[2], said
+    assert said.endswith(" fitted to 80 jobs"), said
