@@ -112,10 +112,8 @@ def _draws(
     if declared:
         workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
     policy = registry.get(contender.policy)
-    results = [
-        simulate(workload, loaded.nodes, policy, Options(seed=seed, timeline=False, pauses=pauses))
-        for seed in range(DRAWS)
-    ]
+    told = Options(timeline=False, pauses=pauses, predictors=contender.settings.get("use_predictors", True))
+    results = [simulate(workload, loaded.nodes, policy, replace(told, seed=seed)) for seed in range(DRAWS)]
     return [
         {job.job_id: submissions[job.job_id] + (job.completion_seconds or 0.0) for job in result.jobs}
         for result in results

@@ -247,6 +247,7 @@ class PastJob:
     leases: tuple[PastLease, ...]
     placed_speeds: tuple[PlacedSpeed, ...] = ()
     declared: bool = True  # its user says how much work it is
+    most_samples: int | None = None  # that it may take, if not
     scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
 
 

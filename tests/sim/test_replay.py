@@ -153,6 +153,13 @@ def test_nobody_is_told_the_work_of_a_job_that_declared_none() -> None:
     assert {view.total_samples for view in told(past("a", declared=False))} == {None}
 
 
+def test_nor_how_early_it_ended_but_the_most_that_it_might_have_taken_and_what_was_forecast_of_that() -> None:
+    seen = told(past("a", declared=False, most_samples=90_000))
+    assert {view.most_samples for view in seen} == {90_000}
+    medians = [view.work_forecast.totals[3] for view in seen if view.work_forecast]
+    assert medians == pytest.approx([45_000] * len(seen))
+
+
 def test_as_it_ran_is_what_the_ledger_says() -> None:
     ran = as_it_ran([past("a"), past("b", at=100.0, ran=300.0)], POOL, now=T0 + 1000)
     assert ran.figures()["mean_completion"] == pytest.approx(250)

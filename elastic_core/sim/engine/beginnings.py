@@ -9,10 +9,30 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elastic_core.domain import JobView, PlacedSpeed, SegmentState, segment_id_of, segment_index_of
+from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
+from elastic_core.protocol.records import JobDescription
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission
 from elastic_core.snapshot.past import Past
+
+
+def with_forecast(job: SimJob) -> SimJob:
+    """With what production forecasts at its submission of the work of a job that may end early, before it has learnt
+    anything: the stated prior. A workload may bring a forecast of its own."""
+    if job.work_forecast is not None or job.most_samples is None:
+        return job
+    described = JobDescription(
+        entry_point=job.task,
+        params={},
+        requested_slots=job.limits.requested_slots,
+        requested_batch=job.limits.requested_batch,
+        dataset_samples=job.most_samples,
+        most_samples=job.most_samples,
+    )
+    (prior,) = unlearned_forecasts([described], [Progress(0.0)])
+    return replace(job, work_forecast=prior)
 
 
 def submitted(job: SimJob, stood: JobView | None) -> Submission:

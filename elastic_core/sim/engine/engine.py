@@ -27,6 +27,7 @@ from elastic_core.policy.plans.staying import in_place_with
 from elastic_core.policy.rules.placed_alone import decide_on_one_type, places
 from elastic_core.policy.rules.slot_quotas import with_waiting, within_quotas
 from elastic_core.predict.speed.fit import job_models
+from elastic_core.sim.engine.beginnings import with_forecast
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
 from elastic_core.sim.engine.running import Fit, Running
 from elastic_core.sim.ground_truth.workload import SimJob, Workload
@@ -50,6 +51,7 @@ class Options:
     seed: int = 0
     round_seconds: float | None = None  # decide only at multiples of this; None: at every event
     declared_work: bool = True  # users say how much work a job is
+    predictors: bool = True  # of who does not the work is forecast, as with the setting `use_predictors` of production
     noise: float = 0.05  # spread of the logarithm of a measured configuration's times
     until: float = inf  # stop then, with what there is
     max_decisions: int | None = None  # stop after so many, with what there is
@@ -175,6 +177,8 @@ class _Simulation:
     def _arrive(self) -> None:
         while self.arriving and self.arriving[-1].submitted_at <= self.now:
             job = self.arriving.pop()
+            if self.options.predictors:
+                job = with_forecast(job)
             rng = Random(f"{self.options.seed}/{job.job_id}")
             stood = self.stood.get(job.job_id)
             running = Running(job, self.options.noise, rng, at=self.now, stood=stood, prices=self.prices)

@@ -72,8 +72,10 @@ def test_the_history_knows_who_declared_work_and_in_which_unit(control: LedgerCo
     }
     for job_id, work in works.items():
         control.submit(job_id, a_spec(work=work), FACTS)
-    found = {job.job_id: (job.declared, job.scale_invariant) for job in control.history(10)}
-    assert found == {"samples": (True, False), "undeclared": (False, False), "progress": (True, True)}
+    found = {job.job_id: (job.declared, job.most_samples, job.scale_invariant) for job in control.history(10)}
+    assert found == {
+        "samples": (True, None, False), "undeclared": (False, 10_000, False), "progress": (True, None, True),
+    }  # fmt: skip
 
 
 def test_a_replay_says_how_it_was_and_how_it_would_have_been(ran: LedgerControl) -> None:

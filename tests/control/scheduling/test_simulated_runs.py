@@ -135,10 +135,10 @@ def control_plane(
 
 
 def simulated(
-    policy: str, made: list[tuple[SimJob, JobSpec]], cluster: ClusterSpec = CLUSTER
+    policy: str, made: list[tuple[SimJob, JobSpec]], cluster: ClusterSpec = CLUSTER, **more: Any
 ) -> list[tuple[Snapshot, Plan]]:  # fmt: skip
     recorded = Recorded(registry.get(policy))
-    options = Options(seed=SEED, noise=NOISE, timeline=False)
+    options = Options(seed=SEED, noise=NOISE, timeline=False, **more)
     queues = tuple(queue for spec in cluster.queues if (queue := spec.for_policies()) is not None)
     arriving = replace(workload("replayed", [job for job, _ in made]), queues=queues)
     simulate(arriving, cluster.domain_nodes(), recorded, options)
@@ -190,20 +190,28 @@ def test_a_simulated_run_is_decided_alike_by_the_control_plane(
     check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made))
 
 
+def test_so_are_jobs_of_unknown_end_whose_work_production_forecasts(ledger_url: str, tmp_path: Path) -> None:
+    made = jobs(4, (Way.UNDECLARED, Way.DECLARED))
+    in_simulation = simulated("horizon", made)
+    forecasts = [job.work_forecast for shown, _ in in_simulation for job in shown.jobs if job.total_samples is None]
+    assert forecasts
+    assert None not in forecasts
+    check_same(in_simulation, replayed(ledger_url, tmp_path, "horizon", made))
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("policy", ["horizon", "elastic_batch"])
+@pytest.mark.parametrize(("policy", "predictors"), [("horizon", True), ("horizon", False), ("elastic_batch", True)])
 def test_so_are_jobs_without_declared_work_in_progress_with_a_deadline_and_of_a_queue(
-    policy: str, ledger_url: str, tmp_path: Path
+    policy: str, predictors: bool, ledger_url: str, tmp_path: Path
 ) -> None:
-    """Without predictors: the simulator forecasts no work, where production has a forecast of every undeclared job."""
     made = jobs(12, MIXED)
-    in_simulation = simulated(policy, made, SHARED)
+    in_simulation = simulated(policy, made, SHARED, predictors=predictors)
     seen = [job for shown, _ in in_simulation for job in shown.jobs if job.allocation is not None]
     assert any(job.total_samples is None for job in seen)
     assert any(job.scale_invariant and job.noise_scale is not None for job in seen)
     assert any(job.deadline is not None for job in seen)
     assert any(job.queue == "research" for job in seen)
-    check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made, SHARED, use_predictors=False))
+    check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made, SHARED, use_predictors=predictors))
 
 
 @pytest.mark.nightly
