@@ -214,19 +214,28 @@ def _seen(finished: Sequence[Any], cut_off: Sequence[float]) -> str:
     return f"{jobs} and {len(cut_off)} that {'was' if len(cut_off) == 1 else 'were'} cut off" if cut_off else jobs
 
 
+def _finished_jobs(job: JobView, source: str, history: History) -> str:
+    """Those that its end is expected from; "" where it is expected from something else."""
+    if source == TASK_HISTORY:
+        return f"{_seen(history.works[job.kind_of_work], history.cut_off.get(job.kind_of_work, ()))} of its task"
+    if source == POOL_HISTORY:
+        return f"{_seen(history.sizes, history.cut_off_seconds)} of other tasks"
+    return ""
+
+
 def _note(job: JobView, source: str, history: History) -> str:
     if source == DECLARED:
         return ""
+    finished = _finished_jobs(job, source, history)
     if not declaration_is_trusted(job):
         bound = ", what it declares is an upper bound" if isfinite(_most_left(job)) else ""
-        return f"its end cannot be predicted: taken by what it has run{bound}"
+        unheard = "" if job.work_forecast is None else "its forecast is passed over, and "
+        expected = f"{unheard}its work is expected from {finished}" if finished else "taken by what it has run"
+        return f"its end cannot be predicted: {expected}{bound}"
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"
     unused = "" if job.predictable is None else f" ({judged}, but nothing was learnt yet to forecast it by)"
-    if source == TASK_HISTORY:
-        seen = _seen(history.works[job.kind_of_work], history.cut_off.get(job.kind_of_work, ()))
-        return f"its end is expected from {seen} of its task{unused}"
-    if source == POOL_HISTORY:
-        return f"its end is expected from {_seen(history.sizes, history.cut_off_seconds)} of other tasks{unused}"
+    if finished:
+        return f"its end is expected from {finished}{unused}"
     if source == LINDY:
         return f"nothing is known of its end: taken by what it has run{unused}"
     return f"its end is forecast {_FORECASTS.get(source, f'from {source}')} ({judged})"

@@ -96,13 +96,17 @@ def test_the_less_likely_its_class_the_more_the_history_counts() -> None:
     assert by_class[-1] == left(undeclared()).mean[0]
 
 
-def test_of_an_unpredictable_job_only_what_it_has_run_counts() -> None:
+def test_of_an_unpredictable_job_no_forecast_counts_and_what_it_declares_is_a_bound() -> None:
     told = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=0.1, done_samples=5_000_000))
     assert told.mean[0] > 1e5
-    assert told.notes == ("its end cannot be predicted: taken by what it has run",)
+    work = "its work is expected from 3 finished jobs of its task"
+    assert told.notes == (f"its end cannot be predicted: its forecast is passed over, and {work}",)
     bounded = left(job("a", total_samples=6_000_000, done_samples=5_000_000, predictable=0.1))
     assert bounded.quantiles.max() <= 1e6
-    assert "upper bound" in bounded.notes[0]
+    of_others = "its work is expected from 3 finished jobs of other tasks"
+    assert bounded.notes == (f"its end cannot be predicted: {of_others}, what it declares is an upper bound",)
+    alone = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=0.1), History())
+    assert alone.notes == ("its end cannot be predicted: taken by what it has run",)
 
 
 def test_nobody_is_expected_to_need_more_than_it_may_take() -> None:
@@ -157,6 +161,18 @@ def test_notes_say_what_the_end_is_read_off() -> None:
     assert left(undeclared()).notes == ("its end is expected from 3 finished jobs of its task",)
     assert left(undeclared(task="new")).notes == ("its end is expected from 3 finished jobs of other tasks",)
     assert left(undeclared(task="new"), History()).notes == ("nothing is known of its end: taken by what it has run",)
+
+
+@pytest.mark.parametrize("predictable", [None, 0.1, 0.93])
+@pytest.mark.parametrize("told", [None, forecast(8e4, 1e5, 1.2e5)])
+def test_the_note_names_what_the_work_is_expected_from_and_nothing_else_whatever_the_class(
+    predictable: float | None, told: WorkForecast | None
+) -> None:
+    words = {TASK_HISTORY: "finished jobs of its task", POOL_HISTORY: "finished jobs of other tasks",
+             LINDY: "taken by what it has run", "loss curve": "from its loss curve"}  # fmt: skip
+    for task, known in (("t", HISTORY), ("new", HISTORY), ("new", History())):
+        expected = left(undeclared(task=task, predictable=predictable, work_forecast=told), known)
+        assert {source for source, said in words.items() if said in expected.notes[0]} == set(expected.sources)
 
 
 def test_the_note_names_a_known_class_also_where_a_history_decides() -> None:
