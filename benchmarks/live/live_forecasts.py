@@ -22,7 +22,8 @@ PARTS = (0.0, 0.25, 0.5, 0.75)
 
 
 # Of one: job; part (of the time from submission to end, when it was made); said_seconds and true_seconds (until the job
-# is done); work_low and work_high (ends of the interval of the whole work, None where that was declared) and true_work.
+# is done); work_low, work_median, work_high and work_source (the interval of the whole work and what it rested on, None
+# where that was declared) and true_work.
 Forecast = dict[str, Any]
 
 
@@ -41,25 +42,23 @@ def of_job(job: Mapping[str, Any], stored: Sequence[protocol.Forecast]) -> list[
             continue
         share = min(max((forecast.at - job["submitted_at"]) / whole, 0.0), 1.0)
         part = max(part for part in PARTS if part <= share)
-        low, high = _work_interval(forecast)
         made = {
             "job": job["name"],
             "part": part,
             "said_seconds": forecast.finish_at[1] - forecast.at,
             "true_seconds": job["finished_at"] - forecast.at,
-            "work_low": low,
-            "work_high": high,
+            **_work(forecast),
             "true_work": float(job["samples"]),
         }
         first.setdefault(part, made)
     return list(first.values())
 
 
-def _work_interval(forecast: protocol.Forecast) -> tuple[float | None, float | None]:
+def _work(forecast: protocol.Forecast) -> Forecast:
     if forecast.work_source == protocol.DECLARED:
-        return None, None
-    low, _, high = forecast.work_left
-    return forecast.done + low, forecast.done + high
+        return dict.fromkeys(("work_low", "work_median", "work_high", "work_source"))
+    low, median, high = (forecast.done + left for left in forecast.work_left)
+    return {"work_low": low, "work_median": median, "work_high": high, "work_source": forecast.work_source}
 
 
 def errors(forecasts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float, float, float]]:

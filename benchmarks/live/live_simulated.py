@@ -1,10 +1,11 @@
 """The simulator's word on the jobs of a live run, told what no policy decides.
 
-That is: when each job was recorded, where the unknown ends were, and how long pauses last on this machine. Submissions
-and starts are processes on the cores that training uses, so that they take longer when there are many, which is when a
-policy has most to decide. So a job arrives in the simulator when it was recorded, as in a replay of any trace; and a
-start lasts so long alone, and so much longer for every other that is under way (`measured_pauses`: by least squares
-over the pauses of all runs, not over how long jobs took). Resizes in place are told apart.
+That is: when each job was recorded, where the unknown ends were, what was forecast of them first, and how long pauses
+last on this machine. Submissions and starts are processes on the cores that training uses, so that they take longer
+when there are many, which is when a policy has most to decide. So a job arrives in the simulator when it was recorded,
+as in a replay of any trace; and a start lasts so long alone, and so much longer for every other that is under way
+(`measured_pauses`: by least squares over the pauses of all runs, not over how long jobs took). Resizes in place are
+told apart.
 
 `simulated_by_means` is how it was done at first: each submission and each pause as long as their means.
 """
@@ -22,7 +23,9 @@ from scipy.stats import spearmanr
 
 from benchmarks.live.contenders import CONTENDERS
 from benchmarks.live.live_workload import LiveWorkload, simulated
+from elastic_core.domain import WorkForecast
 from elastic_core.policy import registry
+from elastic_core.predict.work.work_left import PROBABILITIES
 from elastic_core.sim.engine.engine import Options, Pauses, simulate
 
 DRAWS = 5
@@ -99,6 +102,20 @@ def submission_seconds(outcome: Outcome) -> dict[str, float]:
     return {job["name"]: seconds.get(job["name"], statistics.fmean(seconds.values())) for job in outcome["jobs"]}
 
 
+def first_forecasts(outcome: Outcome) -> dict[str, WorkForecast]:
+    """By job whose end nobody knew, what its first slots were decided by. Runs that were kept before say no medians:
+    the simulator has the stated prior then."""
+    return {
+        one["job"]: WorkForecast(
+            probabilities=PROBABILITIES,
+            totals=(one["work_low"], one["work_median"], one["work_high"]),
+            source=one["work_source"],
+        )
+        for one in outcome.get("forecasts", ())
+        if one["part"] == 0.0 and one.get("work_median") is not None
+    }
+
+
 def _draws(
     loaded: LiveWorkload, outcome: Outcome, submissions: Mapping[str, float], pauses: Pauses, *, declared: bool = False
 ) -> list[dict[str, float]]:
@@ -108,11 +125,13 @@ def _draws(
     recorded = [replace(job, arrival=job.arrival + submissions[job.name]) for job in of_policy.jobs]
     ends = {job["name"]: float(job["samples"]) for job in outcome["jobs"] if job["samples"]}
     unknown = {job.name: ends[job.name] for job in loaded.jobs if job.target_loss is not None and job.name in ends}
-    workload = simulated(replace(of_policy, jobs=tuple(recorded)), pauses.start, unknown)
+    predictors = contender.settings.get("use_predictors", True)
+    forecasts = first_forecasts(outcome) if predictors else {}
+    workload = simulated(replace(of_policy, jobs=tuple(recorded)), pauses.start, unknown, forecasts)
     if declared:
         workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
     policy = registry.get(contender.policy)
-    told = Options(timeline=False, pauses=pauses, predictors=contender.settings.get("use_predictors", True))
+    told = Options(timeline=False, pauses=pauses, predictors=predictors)
     results = [simulate(workload, loaded.nodes, policy, replace(told, seed=seed)) for seed in range(DRAWS)]
     return [
         {job.job_id: submissions[job.job_id] + (job.completion_seconds or 0.0) for job in result.jobs}

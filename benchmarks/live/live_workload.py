@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from elastic_core.domain import Node
+from elastic_core.domain import Node, WorkForecast
 from elastic_core.sim.ground_truth.physics import AnalyticPhysics
 from elastic_core.sim.ground_truth.workload import SimJob, Workload, nodes, workload
 from elastic_core.sim.workloads.generated_jobs import KINDS, generated
@@ -157,9 +157,14 @@ def unknown_ends(jobs: tuple[LiveJob, ...]) -> tuple[LiveJob, ...]:
     return jobs[UNKNOWN_END_EVERY - 1 :: UNKNOWN_END_EVERY]
 
 
-def simulated(loaded: LiveWorkload, restart_seconds: float, samples: Mapping[str, float]) -> Workload:
+def simulated(
+    loaded: LiveWorkload, restart_seconds: float, samples: Mapping[str, float],
+    forecasts: Mapping[str, WorkForecast] | None = None,
+) -> Workload:  # fmt: skip
     """The same jobs for the simulator. `restart_seconds`: of every start and resize; `samples`: what jobs that stop at
-    a loss really took. Policies are told the noise that the models showed alone."""
+    a loss really took; `forecasts`: of their work, which is believed, since class and history are in it. Policies are
+    told the noise that the models showed alone."""
+    forecasts = forecasts or {}
     return workload(
         loaded.name,
         [
@@ -174,6 +179,8 @@ def simulated(loaded: LiveWorkload, restart_seconds: float, samples: Mapping[str
                 reported_noise=job.noise_scale,
                 declared=job.target_loss is None,
                 most_samples=None if job.target_loss is None else job.most_samples,
+                work_forecast=forecasts.get(job.name),
+                predictable=1.0 if job.name in forecasts else None,
             )
             for job in loaded.jobs
         ],

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.live.live_simulated import draws_agree, mean_of, measured_pauses, submission_seconds
+from benchmarks.live.live_simulated import draws_agree, first_forecasts, mean_of, measured_pauses, submission_seconds
+from elastic_core.domain import WorkForecast
 from elastic_core.sim.engine.engine import Pauses
 
 
@@ -36,6 +37,16 @@ def test_a_job_is_submitted_when_its_first_segment_asks_for_slots_or_was_recorde
     older = {"name": "b", "requested_at": 20.0, "submitted_at": 21.0}
     never = {"name": "c", "requested_at": 30.0, "submitted_at": None, "asked_at": None}
     assert submission_seconds({"jobs": [told, older, never]}) == {"a": 3.0, "b": 1.0, "c": 2.0}
+
+
+def test_the_first_forecast_of_each_unknown_end_is_told_and_none_of_a_run_that_kept_no_medians() -> None:
+    none = {"work_low": None, "work_median": None, "work_high": None, "work_source": None}
+    first = {"job": "a", "part": 0.0, "work_low": 1.0, "work_median": 2.0, "work_high": 3.0, "work_source": "history"}
+    later = {**first, "part": 0.25, "work_median": 2.5}
+    older = {"job": "b", "part": 0.0, "work_low": 1.0, "work_high": 3.0}
+    told = first_forecasts({"forecasts": [first, later, older, {"job": "c", "part": 0.0, **none}]})
+    assert told == {"a": WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1.0, 2.0, 3.0), source="history")}
+    assert first_forecasts({}) == {}
 
 
 def test_draws_agree_as_far_as_they_order_jobs_alike() -> None:

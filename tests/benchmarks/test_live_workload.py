@@ -11,6 +11,7 @@ from benchmarks.live.contenders import CONTENDERS, best_requests
 from benchmarks.live.live_forecasts import coverage, errors, of_job
 from benchmarks.live.live_run import mean_completion, problems
 from benchmarks.live.live_workload import SHORTER, SIZE, LiveWorkload, full, quick, simulated, unknown_ends
+from elastic_core.domain import WorkForecast
 from elastic_core.policy import registry
 from elastic_core.protocol.forecasts import DECLARED, Forecast
 from elastic_core.sim.engine.engine import Options, simulate
@@ -63,6 +64,14 @@ def test_the_simulator_takes_the_ends_that_a_run_found() -> None:
     name = unknown_ends(loaded.jobs)[0].name
     found = {job.job_id: job.physics.epoch_ends[-1] for job in simulated(loaded, 5.0, {name: 777.0}).jobs}
     assert found == {job.name: 777.0 if job.name == name else job.samples for job in loaded.jobs}
+
+
+def test_the_simulator_believes_what_was_forecast_of_an_unknown_end() -> None:
+    loaded = quick()
+    name = unknown_ends(loaded.jobs)[0].name
+    told = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(300.0, 777.0, 900.0), source="history")
+    jobs = {job.job_id: (job.work_forecast, job.predictable) for job in simulated(loaded, 5.0, {}, {name: told}).jobs}
+    assert jobs == {job.name: (told, 1.0) if job.name == name else (None, None) for job in loaded.jobs}
 
 
 def test_the_best_request_is_no_worse_than_what_the_rows_ask_for() -> None:
@@ -179,5 +188,6 @@ def test_what_is_graded_is_what_was_stored_with_decisions_and_shown() -> None:
     assert [(one["work_low"], one["work_high"], one["true_work"]) for one in found] == [
         (1_200.0, 1_400.0, 1_500.0), (None, None, 1_500.0),
     ]  # fmt: skip
+    assert [(one["work_median"], one["work_source"]) for one in found] == [(1_300.0, "loss curve"), (None, None)]
     assert coverage(found) is not None
     assert [row[1] for row in errors(found)] == [1, 1]
