@@ -111,7 +111,9 @@ RULES = (
     ),
     _one(
         "a champion of before comes back without a question", RULE, JOB_ACTIONS,
-        '        return self._move_champion(model, to, "rolled back to", lambda one, _: one.roll_back(model, to))\n',
+        "        return self._move_champion(\n"
+        '            model, to, "rolled back to", lambda one, replaced: one.roll_back(model, to, replaced)\n'
+        "        )\n",
         "        assert self._champions is not None\n        return self._champions.roll_back(model, to)\n",
         f"{OF_TEAMS}::test_each_route_lets_in_whom_the_rule_lets_and_nobody_else",
     ),
