@@ -42,7 +42,8 @@ class _Prepared(BaseException):
 class Probe:
     """A session before `prepare`, of the only rank. What is not known then is refused in words."""
 
-    rank, world_size, base_steps = 0, 1, 1
+    rank, world_size, total_samples, base_steps = 0, 1, 1, 1
+    num_steps, num_samples = 0, 0
     device = torch.device("cpu")
 
     def __init__(self, spec: JobSpec) -> None:

@@ -39,6 +39,7 @@ from elastic_core.train.checkpoint.undrawn_weights import Drawn, make_model
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
+from elastic_core.train.data.item_weights import CountItems, ItemWeights
 from elastic_core.train.gradients.compared import against_exact
 from elastic_core.train.gradients.gradients_of import gradients_of
 from elastic_core.train.gradients.rates import Rates
@@ -54,7 +55,6 @@ from elastic_core.train.steps.segments import Segments
 from elastic_core.train.steps.stepping import Stepper, fixed_counts
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
-    from elastic_core.train.gradients.gradients_of import AnyPart
     from elastic_core.train.parallel.loss_calls import Loss
 
 
@@ -122,10 +122,15 @@ class Session:
         return self._progress.fraction
 
     @property
+    def total_samples(self) -> int:
+        """Samples that the job's work is, over all passes of the data set, counted at the base batch."""
+        return self._progress.order.total_samples
+
+    @property
     def base_steps(self) -> int:
         """Optimizer steps that the job's work is at the base batch: what a schedule by steps is made for."""
         batch = self._spec.batch
-        return math.ceil(self._progress.order.total_samples / (batch.base or batch.min))
+        return math.ceil(self.total_samples / (batch.base or batch.min))
 
     @property
     def last_loss(self) -> float:
@@ -178,6 +183,7 @@ class Session:
         clip_grad_norm: float | None = None,
         find_unused_parameters: bool = False,
         declared: Declared = UNCUT,
+        count_items: CountItems | None = None,
     ) -> tuple[nn.Module, Optimizer]:
         """Restore the job's state into model and optimizer, and make them parallel as the layout says. Call it once.
 
@@ -186,7 +192,9 @@ class Session:
         stepped once an optimizer step. `collate`: list of samples to a batch. `learning_rate_factor`: schedule by
         progress in [0, 1], where there is no scheduler. `evaluate`: metrics of the plain model on held-out data, for
         checkpoints. `clip_grad_norm`: greatest norm of a gradient. `find_unused_parameters`: as in DDP. `declared`: how
-        the model may be partitioned. Raises `UserError` for what cannot be trained.
+        the model may be partitioned. `count_items`: of a batch, as many as its loss is a mean over, where samples have
+        different numbers (tokens, but not padding): then the loss is that mean over the whole global batch, however it
+        is cut. Raises `UserError` for what cannot be trained.
         """
         if self._prepared is not None:
             raise UserError("session.prepare was called twice; call it once, before the loop.")
@@ -197,7 +205,10 @@ class Session:
             spec.seed, order.facts.dataset_samples, self._progress.most_samples, spec.batch.max_per_slot,
             dataset.blocks if isinstance(dataset, BlockDataset) else None,
         )  # fmt: skip
-        partition, state = self._partition(model, optimizer, scheduler, declared)
+        items = None if count_items is None else ItemWeights(count_items, order.allocation, self._group.gather_vectors)
+        if not self.allocation.stages:
+            dense_fallback(model)
+        partition, state = own_part(model, optimizer, scheduler, self._places, declared, self.device, self._autocast)
         rates = Rates(optimizer, scheduler, learning_rate_factor, spec.batch)
         restored = self._restore(state)
         if restored.record is not None:
@@ -230,6 +241,7 @@ class Session:
             restored=restored,
             partition=partition,
             wire=declared.wire,
+            items=items,
             held_out=HeldOut.of(order, self._group, evaluate or self._evaluate, model, gradients.settle),
         )
         self._progress.time("restore", time.perf_counter() - started)
@@ -290,14 +302,6 @@ class Session:
         if self._prepared is not None:
             self._prepared.gradients.close()
 
-    def _partition(
-        self, model: nn.Module, optimizer: Optimizer, scheduler: Any | None, declared: Declared
-    ) -> tuple[AnyPart | None, TrainingState]:
-        """This rank's part of the model, None for all of it, and the state of what it holds."""
-        if not self.allocation.stages:
-            dense_fallback(model)
-        return own_part(model, optimizer, scheduler, self._places, declared, self.device, self._autocast)
-
     def _steps(self, ready: Prepared) -> Iterator[None]:
         """Yields where a step is to be taken."""
         self._restore_randomness(ready)
@@ -345,9 +349,9 @@ class Session:
         if places.serves:  # its workers read
             self._finish(ready, current)
             return
-        for micro in current.plan.micro:
+        read = ((micro, self._read(ready, micro)) for micro in current.plan.micro)
+        for micro, samples in read if ready.items is None else ready.items.of_step(read):
             current.micro = micro
-            samples = self._read(ready, micro)
             ready.gradients.expect(micro)
             with self._autocast():
                 yield samples

@@ -369,6 +369,26 @@ def misuse(session: Session) -> None:
             session.step(loss)
 
 
+def marked(rows: int) -> TensorDataset:
+    """Rows of six values of which some count, in some rows none: what they come to follows how many."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(rows, 6, 4, generator=generator)
+    counts = torch.randint(0, 7, (rows, 1), generator=generator)
+    return TensorDataset(x, x[..., 0] + counts, torch.arange(6) < counts)
+
+
+@session_task()
+def padded(session: Session) -> None:
+    """Its loss is a mean over the values that count."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = marked(1497)
+    model, _ = session.prepare(model, optimizer, data, count_items=lambda batch: int(batch[2].sum()))
+    for x, y, counts in session.batches():
+        squares = (model(x).squeeze(-1) - y).square()
+        session.step(squares[counts].sum() / max(1, int(counts.sum())))
+
+
 class _Times(torch.autograd.Function):
     """What it is given, whose gradient is multiplied."""
 

@@ -7,16 +7,18 @@
 Of the Trainer's own are the model, its loss (`compute_loss`), the data set and its collator, the optimizer, the
 schedule of the learning rate with its warm-up, `max_grad_norm`, `gradient_checkpointing` and evaluation. Of the job's
 spec are batch sizes, epochs, precision, checkpoints and the seed: what `TrainingArguments` say of them does not count.
-Callbacks are not called, but for those of `evaluate`.
+Of callbacks are called what `evaluate` calls: one that does more, and a method that only `train()` calls, is refused
+where it is the script's own, unless `ignore` names it. `trainer.state` says how far the job is.
 
-The loss of a micro-batch is the mean that the model gives, and micro-batches weigh by their samples. Where samples have
-different numbers of tokens, a batch that is cut in another way has another mean.
+A loss is the mean over the batch's labels where the Trainer's own loop counts them (`get_batch_samples`): a micro-batch
+is given the number of its own as `num_items_in_batch`, and weighs by it (`train.data.item_weights`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 from elastic_core.errors import UserError
 from elastic_core.train.adapters.one_process import one_process
+from elastic_core.train.adapters.overridden import has_own, own_of_library, package_of, refuse_left_out
 from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
 
@@ -38,6 +41,15 @@ _NOT_OURS = {  # of TrainingArguments: what to do instead
     "deepspeed": 'give the job\'s spec "layouts": {"sharded": "either"} and @trainer_task(shardable=True)',
     "neftune_noise_alpha": "add the noise in the model",
 }
+_LIBRARY = ("transformers",)
+_NOT_CALLED = (  # methods of a Trainer
+    "create_optimizer_and_scheduler", "train", "training_step", "_inner_training_loop", "_prepare_inputs",
+)  # fmt: skip
+_SILENT_CALLBACKS = (  # of the library, and in its Trainer unasked: they say when to log and save, and show it
+    "DefaultFlowCallback", "JITCheckpointCallback", "NotebookProgressCallback", "PrinterCallback", "ProgressCallback",
+    "TrainerCallback",
+)  # fmt: skip
+_EVENTS_OF_EVALUATION = ("on_evaluate", "on_init_end", "on_prediction_step")
 _OF_THE_CLOCK = ("_runtime", "_per_second", "_preparation_time")
 
 
@@ -47,29 +59,31 @@ def trainer_task(
     metric_mode: Literal["min", "max"] = "min",
     params: type[BaseModel] | None = None,
     shardable: bool = False,
+    ignore: Collection[str] = (),
 ) -> Callable[[MakeTrainer], TrainFunction]:
     """Make `train(params)`, which gives a `Trainer`, an entry point. It is called in every worker.
 
     `metric` is one that `Trainer.evaluate` gives, or "loss" where there is nothing to evaluate on. `params` validates
-    the spec's parameters. `shardable`: data-parallel ranks may hold shards of the state (FSDP2).
+    the spec's parameters. `shardable`: data-parallel ranks may hold shards of the state (FSDP2). `ignore`: classes of
+    callbacks and methods of the Trainer, by name, that its own loop would call and the job does without.
     """
 
     def mark(make: MakeTrainer) -> TrainFunction:
         @session_task(metric=metric, metric_mode=metric_mode, params=params, shardable=shardable)
         @functools.wraps(make)
         def train(session: Session) -> None:
-            _train(session, make, evaluates=metric != "loss")
+            _train(session, make, ignore, evaluates=metric != "loss")
 
         return train
 
     return mark
 
 
-def _train(session: Session, make: MakeTrainer, *, evaluates: bool) -> None:
+def _train(session: Session, make: MakeTrainer, ignore: Collection[str], *, evaluates: bool) -> None:
     made: list[Any] = []
 
     def new_model() -> nn.Module:
-        made.append(_made(make, session.params))
+        made.append(_made(make, session.params, ignore))
         return _model(made[0])
 
     model = session.model(new_model)
@@ -78,6 +92,8 @@ def _train(session: Session, make: MakeTrainer, *, evaluates: bool) -> None:
         data = trainer.get_train_dataloader()
         optimizer = trainer.create_optimizer()
     scheduler = trainer.lr_scheduler
+    count = items_of(trainer)
+    trainer.state.max_steps = session.base_steps
     session.prepare(
         model,
         optimizer,
@@ -87,14 +103,32 @@ def _train(session: Session, make: MakeTrainer, *, evaluates: bool) -> None:
         learning_rate_factor=schedule(trainer, session.base_steps) if scheduler is None else _constant,
         evaluate=functools.partial(evaluated, trainer) if evaluates else None,
         clip_grad_norm=trainer.args.max_grad_norm or None,
+        count_items=count,
     )
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
+        trainer.state.global_step, trainer.state.epoch = session.num_steps, session.num_samples / len(data.dataset)
+        items = count(batch) if count is not None else None
+        more = {} if items is None else {"num_items_in_batch": max(1, items)}
         with trainer.compute_loss_context_manager():
-            of_batch: Tensor = trainer.compute_loss(model, batch)
+            of_batch: Tensor = trainer.compute_loss(model, batch, **more)
         return of_batch
 
     session.train(loss)
+
+
+def items_of(trainer: Any) -> Callable[[Any], int | None] | None:
+    """How many items of a batch its loss is a mean over, as the Trainer's own loop counts them; None where its loss is
+    one over samples."""
+    takes = inspect.signature(trainer.compute_loss).parameters
+    if "num_items_in_batch" not in takes or getattr(trainer, "loss_is_scaled_for_ga", None) is False:
+        return None
+
+    def items(batch: Any) -> int | None:
+        _, count = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
+        return None if count is None else int(count)
+
+    return items
 
 
 def schedule(trainer: Any, steps: int) -> Callable[[float], float]:
@@ -128,7 +162,7 @@ def evaluated(trainer: Any, model: nn.Module) -> dict[str, float]:
     }
 
 
-def _made(make: MakeTrainer, params: Mapping[str, Any]) -> Any:
+def _made(make: MakeTrainer, params: Mapping[str, Any], ignore: Collection[str] = ()) -> Any:
     with one_process():
         trainer = make(params)
     if not hasattr(trainer, "compute_loss"):
@@ -141,7 +175,20 @@ def _made(make: MakeTrainer, params: Mapping[str, Any]) -> Any:
             raise UserError(
                 f"TrainingArguments({name}=...) does not reach the platform's loop. Leave it out: {instead}."
             )
+    methods = [name for name in _NOT_CALLED if has_own(trainer, name, _LIBRARY)]
+    refuse_left_out(type(trainer).__name__, methods, ignore, "trainer_task")
+    callbacks = [type(callback).__name__ for callback in trainer.callback_handler.callbacks if _trains(callback)]
+    refuse_left_out(type(trainer).__name__, callbacks, ignore, "trainer_task")
     return trainer
+
+
+def _trains(callback: Any) -> bool:
+    """Whether it takes part in training, and does not only show it."""
+    of_library = [kind for kind in type(callback).__mro__ if package_of(kind) in _LIBRARY]
+    if not any(kind.__name__ in _SILENT_CALLBACKS or "integrations" in kind.__module__ for kind in of_library[:1]):
+        return True
+    own = own_of_library(callback, _LIBRARY).difference(_EVENTS_OF_EVALUATION)
+    return any(name.startswith("on_") for name in own)
 
 
 def _model(trainer: Any) -> nn.Module:

@@ -4,11 +4,14 @@
     def train(params):
         return Classifier(**params), DigitsDataModule()
 
-Of the module are `training_step`, `configure_optimizers`, `validation_step` with the hooks around it, and what it logs:
-of a step with the next observation, of validation as metrics of the checkpoint. Of its data (a `LightningDataModule`,
-or the module's own `train_dataloader`) are the data set and the collate function. Of the job's spec are batch sizes,
-epochs, precision, checkpoints, layout and seed. There is no Lightning trainer: `self.trainer` is not there,
-`current_epoch` and `global_step` are 0, and other hooks and callbacks are not called.
+Of the module are `training_step`, `configure_optimizers`, `configure_model`, `validation_step`,
+`on_validation_epoch_start` and `_end`, and what it logs: of a step with the next observation, of validation as metrics
+of the checkpoint. Of its data (a `LightningDataModule`, or the module's own `train_dataloader`) are the data set and
+the collate function. Of both are `prepare_data`, `setup` and `teardown`. Of the job's spec are batch sizes, epochs,
+precision, checkpoints, layout and seed.
+
+No Lightning trainer runs: `self.trainer` knows how far the job is (`stand_in_trainer`), and other hooks are not called.
+A module or data that has one of those of its own is refused, unless `ignore` names it.
 
 Lightning is not imported, so that `lightning` and `pytorch_lightning` do alike.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -28,11 +31,22 @@ from torch.optim import Optimizer
 from elastic_core.errors import UserError
 from elastic_core.train.adapters.logged import Logged
 from elastic_core.train.adapters.one_process import one_process
+from elastic_core.train.adapters.overridden import has_own, own_of_library, refuse_left_out
+from elastic_core.train.adapters.stand_in_trainer import StandInTrainer
 from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
 
 MakeModule = Callable[[Mapping[str, Any]], Any]
 TrainFunction = Callable[[Session], None]
+
+_LIBRARY = ("lightning", "pytorch_lightning")
+_CALLED = ("on_validation_epoch_start", "on_validation_epoch_end")
+_NOT_OF_TRAINING = ("on_test_", "on_predict_")
+_HOOKS_WITHOUT_ON = (
+    "backward", "configure_callbacks", "configure_gradient_clipping", "configure_sharded_model", "load_state_dict",
+    "log", "log_dict", "lr_scheduler_step", "optimizer_step", "optimizer_zero_grad", "state_dict",
+    "transfer_batch_to_device",
+)  # fmt: skip
 
 
 def lightning_task(
@@ -42,38 +56,41 @@ def lightning_task(
     params: type[BaseModel] | None = None,
     gradient_clip_val: float | None = None,
     shardable: bool = False,
+    ignore: Collection[str] = (),
 ) -> Callable[[MakeModule], TrainFunction]:
     """Make `train(params)` an entry point, which gives a LightningModule, or that and its LightningDataModule. It is
     called in every worker.
 
     `metric` is one that `validation_step` logs, or "loss" where there is none. `params` validates the spec's
     parameters. `gradient_clip_val`: as of a Lightning trainer, the greatest norm of a gradient. `shardable`:
-    data-parallel ranks may hold shards of the state (FSDP2).
+    data-parallel ranks may hold shards of the state (FSDP2). `ignore`: hooks of the module or its data that a Lightning
+    trainer would call, and the job does without.
     """
 
     def mark(make: MakeModule) -> TrainFunction:
         @session_task(metric=metric, metric_mode=metric_mode, params=params, shardable=shardable)
         @functools.wraps(make)
         def train(session: Session) -> None:
-            _train(session, make, gradient_clip_val, evaluates=metric != "loss")
+            _train(session, make, gradient_clip_val, ignore, evaluates=metric != "loss")
 
         return train
 
     return mark
 
 
-def _train(session: Session, make: MakeModule, clip: float | None, *, evaluates: bool) -> None:
+def _train(session: Session, make: MakeModule, clip: float | None, ignore: Collection[str], *, evaluates: bool) -> None:
     made: list[Any] = []
 
     def new_module() -> nn.Module:
-        made.extend(_made(make, session.params))
+        made.extend(_made(make, session, ignore))
         module: nn.Module = made[0]
         return module
 
     module = session.model(new_module)
-    data = made[1]
+    _, data, trainer = made
     with one_process():
         loader = data.train_dataloader()
+    trainer.dataset_samples = len(loader.dataset)
     optimizer, scheduler = optimizer_and_scheduler(module, session, len(loader.dataset))
     session.prepare(
         module,
@@ -81,7 +98,7 @@ def _train(session: Session, make: MakeModule, clip: float | None, *, evaluates:
         loader.dataset,
         scheduler,
         loader.collate_fn,
-        evaluate=functools.partial(evaluated, data) if evaluates else None,
+        evaluate=functools.partial(evaluated, data, trainer=trainer) if evaluates else None,
         clip_grad_norm=clip,
     )
     logged = Logged()
@@ -98,6 +115,9 @@ def _train(session: Session, make: MakeModule, clip: float | None, *, evaluates:
         return _loss_of(given)
 
     session.train(loss)
+    for part in _parts(made[0], data):
+        if _own(part, "teardown"):
+            part.teardown("fit")
 
 
 @contextmanager
@@ -190,8 +210,10 @@ class EveryFew:
         self._steps = state.get("steps", self._stepped * self._every)  # not told by earlier releases
 
 
-def evaluated(data: Any, module: Any) -> dict[str, float]:
-    """What `validation_step` and its hooks log over the validation data."""
+def evaluated(data: Any, module: Any, trainer: StandInTrainer | None = None) -> dict[str, float]:
+    """What `validation_step` and its hooks log over the validation data. `trainer`: also of a copy of the module."""
+    if trainer is not None:
+        module.trainer = trainer
     if not _own(data, "val_dataloader") or not _own(module, "validation_step"):
         raise UserError(
             f"{type(module).__name__} has no validation_step or its data no val_dataloader, but the entry point has a "
@@ -213,10 +235,10 @@ def evaluated(data: Any, module: Any) -> dict[str, float]:
     return logged.take()
 
 
-def _made(make: MakeModule, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The module, and where its data are from."""
+def _made(make: MakeModule, session: Session, ignore: Collection[str]) -> tuple[Any, Any, StandInTrainer]:
+    """The module, where its data are from, and what both have for a trainer."""
     with one_process():
-        given = make(params)
+        given = make(session.params)
         module, data = given if isinstance(given, (tuple, list)) else (given, given)
         if not isinstance(module, nn.Module) or not hasattr(module, "configure_optimizers"):
             raise UserError(
@@ -228,12 +250,28 @@ def _made(make: MakeModule, params: Mapping[str, Any]) -> tuple[Any, Any]:
                 f"{type(module).__name__} steps its optimizers itself (automatic_optimization is False). Write it as a "
                 "loop over session.batches(): docs/guide/your-model.md."
             )
-        data.prepare_data()
-        data.setup("fit")
-    return module, data
+        parts, trainer = _parts(module, data), StandInTrainer(session)
+        for part in parts:
+            refuse_left_out(type(part).__name__, left_out(part), ignore, "lightning_task")
+            part.trainer = trainer
+        for hook, arguments in (("prepare_data", ()), ("setup", ("fit",)), ("configure_model", ())):
+            for part in parts:
+                if _own(part, hook):
+                    getattr(part, hook)(*arguments)
+    return module, data, trainer
+
+
+def _parts(module: Any, data: Any) -> list[Any]:
+    """In the order in which Lightning prepares them."""
+    return [module] if data is module else [data, module]
+
+
+def left_out(part: Any) -> list[str]:
+    """Hooks that a module, or its data, has of its own, and that nothing here calls."""
+    own = own_of_library(part, _LIBRARY).difference(_CALLED)
+    hooks = {name for name in own if name.startswith("on_") and not name.startswith(_NOT_OF_TRAINING)}
+    return sorted(hooks | own.intersection(_HOOKS_WITHOUT_ON))
 
 
 def _own(thing: Any, method: str) -> bool:
-    """Whether the user has written it, and it is not the library's."""
-    written = getattr(type(thing), method, None)
-    return written is not None and written.__module__.split(".")[0] not in ("lightning", "pytorch_lightning")
+    return has_own(thing, method, _LIBRARY)

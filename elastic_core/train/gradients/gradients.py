@@ -187,7 +187,7 @@ class Gradients:
     def _accumulate(self, micro: MicroBatch) -> None:
         """World size 1 with accumulation: add up here instead of in `.grad`, so that each part can be measured."""
         grads = [parameter.grad for parameter in self.parameters]
-        if self.measure_norms:
+        if self.measure_norms and micro.weight > 0:
             self._micro_parts.append(Part(micro.num_samples, self.sqr_norm() / micro.weight**2))
         if self._accumulated is None:
             self._accumulated = grads
@@ -235,7 +235,9 @@ class _FixedParts:
 
     def _sqr_norm(self, part: int) -> float:
         norms, weight = self._norms[part], self._weights[part]
-        return sqr_sum([norms[id(p)] for p in self._parameters if id(p) in norms]) / weight**2 if norms else 0.0
+        if not norms or weight == 0:
+            return 0.0
+        return sqr_sum([norms[id(p)] for p in self._parameters if id(p) in norms]) / weight**2
 
 
 def _added(totals: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> list[Tensor | None]:

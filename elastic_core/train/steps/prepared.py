@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.train.checkpoint.restore import Restored
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import DataPlan, MicroBatch, Reader, StepPlan
+from elastic_core.train.data.item_weights import ItemWeights
 from elastic_core.train.layouts import Wire
 from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.segments import Segments
@@ -30,6 +31,7 @@ class Prepared:
     restored: Restored
     partition: AnyPart | None  # None: this rank holds and steps the whole model
     wire: Wire | None  # between the stages of a placed job
+    items: ItemWeights | None  # None: micro-batches weigh by their samples
     held_out: HeldOut | None  # None: the job has no patience
 
 

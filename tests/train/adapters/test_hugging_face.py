@@ -17,17 +17,19 @@ import torch
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
 from elastic_core.train import entry
-from elastic_core.train.adapters.hugging_face import _NOT_OURS, schedule, trainer_task
+from elastic_core.train.adapters.hugging_face import _NOT_OURS, items_of, schedule, trainer_task
+from elastic_core.train.checkpoint.training_state import seed_everything
 from elastic_core.train.data.audit import prove
 from tests.required import of_adapters
-from tests.train.adapters.trained import assert_resizes_change_no_weight, digits_job
+from tests.train.adapters.trained import DIGITS, assert_resizes_change_no_weight, digits_job, final_weights
 
 transformers = of_adapters("transformers")
 
 VIT = "examples.hugging_face_vit:train"
+PADDED = "tests.train.adapters.padded_text:train"
 
 
-def a_trainer(**arguments: Any) -> Any:
+def a_trainer(kind: Any = transformers.Trainer, **arguments: Any) -> Any:
     from examples import hugging_face_vit as example
     from examples.digits import split_digits
 
@@ -38,7 +40,7 @@ def a_trainer(**arguments: Any) -> Any:
     model = transformers.ViTForImageClassification(config)
     given = transformers.TrainingArguments(output_dir="/nonexistent", report_to="none", **arguments)
     trained, held_out = (example.Images(part) for part in split_digits())
-    return transformers.Trainer(model, given, train_dataset=trained, eval_dataset=held_out)
+    return kind(model, given, train_dataset=trained, eval_dataset=held_out)
 
 
 @pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
@@ -46,6 +48,27 @@ def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resi
     job = assert_resizes_change_no_weight(new_job, VIT, resized, atol=1e-4)
     (verdict,) = prove([commit.fingerprints for commit in job.ledger.commits()], job.rows)
     assert (verdict.count, verdict.problem) == (job.total, "")
+
+
+def test_a_resized_job_of_padded_sentences_ends_with_the_weights_of_an_undisturbed_one(new_job):
+    batch = {"min": 30, "max": 30, "max_per_slot": 8}
+    assert_resizes_change_no_weight(new_job, PADDED, (1, 3), atol=1e-5, batch=batch)
+
+
+def test_a_job_of_padded_sentences_ends_where_its_own_trainer_ends(new_job):
+    """On batches of everything, in three micro-batches, where nobody's order counts."""
+    from tests.train.adapters.padded_text import SENTENCES, trainer_of
+
+    assert SENTENCES == DIGITS, "rows of the job"
+    steps, batch = 4, {"min": SENTENCES, "max": SENTENCES, "max_per_slot": 500}
+    job = digits_job(new_job, "ours", PADDED, samples=steps * SENTENCES, batch=batch)
+    assert job.run(1, SENTENCES) == [0], job.logs()
+    seed_everything(3)  # as the session does
+    trainer = trainer_of(per_device_train_batch_size=500, gradient_accumulation_steps=3, num_train_epochs=steps)
+    trainer.train()
+    weights = final_weights(job)
+    for name, tensor in trainer.model.state_dict().items():
+        torch.testing.assert_close(weights[f"model/{name}"], tensor, rtol=1e-3, atol=1e-5)
 
 
 def test_it_learns_and_is_measured_by_the_trainers_own_evaluation(new_job):
@@ -85,6 +108,64 @@ def test_what_would_be_ignored_is_refused(arguments: Mapping[str, Any], words: s
     train = trainer_task(metric="loss")(lambda _params: a_trainer(**arguments))
     with pytest.raises(UserError, match=words):
         entry.job_facts(train, a_spec())
+
+
+class Averaging(transformers.TrainerCallback):
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("nobody calls it")
+
+
+class Watching(transformers.TrainerCallback):
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
+        """As the Trainer calls it."""
+
+
+class Noisy(transformers.Trainer):
+    def training_step(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody calls it")
+
+
+def with_callback(callback: Any) -> Any:
+    trainer = a_trainer()
+    trainer.add_callback(callback)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda _: with_callback(Averaging), ["Averaging"]),
+        (lambda _: with_callback(transformers.EarlyStoppingCallback(3)), ["EarlyStoppingCallback"]),
+        (lambda _: a_trainer(kind=Noisy), ["training_step"]),
+    ],
+)
+def test_what_the_trainers_own_loop_would_call_is_refused_unless_the_job_does_without(make: Any, names: Any) -> None:
+    with pytest.raises(UserError, match=rf"brings {names[0]}, which.*ignore=\('{names[0]}',\)"):
+        entry.job_facts(trainer_task(metric="loss")(make), a_spec())
+    assert entry.job_facts(trainer_task(metric="loss", ignore=names)(make), a_spec()).dataset_samples == DIGITS
+
+
+def test_what_evaluation_calls_or_only_reports_is_taken() -> None:
+    from transformers.integrations import MLflowCallback
+
+    for callback in (Watching, transformers.PrinterCallback, MLflowCallback):
+        train = trainer_task(metric="loss")(lambda _, callback=callback: with_callback(callback))
+        assert entry.job_facts(train, a_spec()).dataset_samples == DIGITS
+
+
+@pytest.mark.parametrize("is_scaled", [None, True, False])
+def test_labels_are_counted_as_the_trainers_own_loop_counts_them(is_scaled: bool | None) -> None:
+    from tests.train.adapters.padded_text import Sentences, trainer_of
+
+    trainer, sentences = trainer_of(), Sentences()
+    trainer.loss_is_scaled_for_ga = is_scaled
+    batch = trainer.data_collator([sentences[i] for i in range(5)])
+    count = items_of(trainer)
+    if is_scaled is False:
+        assert count is None, "its loss is a mean over samples"
+    else:
+        assert count(batch) == int(batch["attention_mask"].sum()) - 5, "the first word of each is no label"
+        assert count({"input_ids": batch["input_ids"]}) is None
 
 
 def test_what_it_says_to_do_instead_is_what_a_spec_takes() -> None:

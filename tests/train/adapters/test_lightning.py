@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -15,10 +17,12 @@ from elastic_core.train import entry
 from elastic_core.train.adapters.lightning import (
     EveryFew,
     evaluated,
+    left_out,
     lightning_task,
     optimizer_and_scheduler,
     redirected,
 )
+from elastic_core.train.adapters.stand_in_trainer import StandInTrainer
 from elastic_core.train.checkpoint.training_state import seed_everything
 from tests.required import of_adapters
 from tests.train.adapters.trained import DIGITS, assert_resizes_change_no_weight, digits_job, final_weights
@@ -59,7 +63,9 @@ class Line(lightning.LightningModule):
 
 
 class StepsOfASession:
-    """As much of a session as schedulers ask: how many steps and samples there were before this one."""
+    """As much of a session as schedulers and trainers ask: how many steps and samples there were before this one."""
+
+    rank, total_samples, base_steps = 0, 25, 5
 
     def __init__(self, batch: int) -> None:
         self.num_steps, self._batch = 0, batch
@@ -78,12 +84,16 @@ def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resi
     assert_resizes_change_no_weight(new_job, DIGITS_TASK, resized, atol=1e-5)
 
 
-def test_it_ends_where_lightnings_own_trainer_ends(new_job):
-    """On batches of everything, where nobody's order counts: the same steps, rates and passes."""
-    from examples.lightning_digits import Classifier, Digits
+@pytest.mark.parametrize(
+    ("script", "kind"), [("examples.lightning_digits", "Classifier"), ("tests.train.adapters.annealed", "Annealed")]
+)
+def test_it_ends_where_lightnings_own_trainer_ends(new_job, script, kind):
+    """On batches of everything, where nobody's order counts: the same steps, rates, passes, and what follows them."""
+    from examples.lightning_digits import Digits
 
+    Classifier = getattr(importlib.import_module(script), kind)
     passes = 7  # StepLR halves the rate after five
-    job = digits_job(new_job, "ours", DIGITS_TASK, samples=passes * DIGITS, batch={"min": DIGITS, "max": DIGITS})
+    job = digits_job(new_job, "ours", f"{script}:train", samples=passes * DIGITS, batch={"min": DIGITS, "max": DIGITS})
     seed_everything(3)  # as the session does
     start = Classifier()
     assert job.run(1, DIGITS) == [0], job.logs()
@@ -99,6 +109,8 @@ def test_it_ends_where_lightnings_own_trainer_ends(new_job):
     weights = final_weights(job)
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(weights[f"model/{name}"], tensor, rtol=1e-3, atol=1e-5)
+    if kind == "Annealed":
+        assert job.logs().count(f"fit ends after step {passes}") == 1
 
 
 def test_what_it_logs_is_measured_and_observed(new_job):
@@ -190,18 +202,101 @@ def test_a_scheduler_goes_on_where_it_was() -> None:
     assert second.state_dict() == first.state_dict()
 
 
+class Averaged(Line):
+    """With a moving average of its weights."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        raise AssertionError("nobody calls it")
+
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        raise AssertionError("nobody calls it")
+
+    def on_test_start(self) -> None:
+        """Of no fit."""
+
+
+class Augmented(lightning.LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return Line().train_dataloader()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        raise AssertionError("nobody calls it")
+
+
+def test_a_job_may_do_without_hooks_that_it_names() -> None:
+    train = lightning_task(metric="loss", ignore=("on_before_optimizer_step", "on_train_batch_end"))
+    assert entry.job_facts(train(lambda _: Averaged()), a_spec()).dataset_samples == 10
+
+
+def test_every_hook_of_a_fit_is_called_or_refused() -> None:
+    from lightning.pytorch.core import hooks
+
+    kinds = (hooks.ModelHooks, hooks.DataHooks, hooks.CheckpointHooks)
+    names = {name for kind in kinds for name, value in vars(kind).items() if callable(value) and name[0] != "_"}
+    called = {"configure_model", "on_validation_epoch_end", "on_validation_epoch_start", "prepare_data", "setup",
+              "teardown", "train_dataloader", "val_dataloader"}  # fmt: skip
+    of_no_fit = {name for name in names if "test_" in name or "predict_" in name}
+    assert called < names
+    every = type("Every", (Line,), dict.fromkeys(names, lambda *_: None))
+    assert set(left_out(every())) == names - called - of_no_fit
+
+
+def test_module_and_data_are_prepared_in_the_order_of_lightning() -> None:
+    calls: list[str] = []
+
+    class Built(Line):
+        def setup(self, stage: str) -> None:
+            calls.append(f"module {stage}")
+
+        def configure_model(self) -> None:
+            calls.append("model")
+            self.more = nn.Linear(3, 3)
+
+    class Data(lightning.LightningDataModule):
+        def prepare_data(self) -> None:
+            calls.append(f"data of rank {self.trainer.global_rank}")
+
+        def setup(self, stage: str) -> None:
+            calls.append(f"data {stage}")
+
+        def train_dataloader(self) -> Any:
+            return Line().train_dataloader()
+
+    facts = entry.job_facts(lightning_task(metric="loss")(lambda _: (Built(), Data())), a_spec())
+    assert calls == ["data of rank 0", "data fit", "module fit", "model"]
+    assert facts.num_parameters == 3 + 12
+
+
+def test_a_module_may_ask_how_far_its_trainer_is() -> None:
+    session = StepsOfASession(5)
+    module, trainer = Line(), StandInTrainer(session)
+    module.trainer = trainer
+    assert (module.current_epoch, module.global_step, module.logger, module.global_rank) == (0, 0, None, 0)
+    trainer.dataset_samples, session.num_steps = 10, 3
+    assert (module.current_epoch, module.global_step) == (1, 3)
+    assert (trainer.max_epochs, trainer.estimated_stepping_batches) == (3, 5), "25 samples are two passes and a half"
+    assert copy.deepcopy(module).current_epoch == 0
+    with pytest.raises(UserError, match=r"self.trainer.strategy: no Lightning trainer runs.*There are current_epoch"):
+        module.all_gather(torch.ones(1))
+
+
+def a_spec() -> JobSpec:
+    spec = {"name": "a", "entry_point": DIGITS_TASK, "work": {"epochs": 1}}
+    return JobSpec.model_validate(spec | {"batch": {"min": 8, "max": 8}, "slots": {"min": 1, "max": 1}})
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda _: nn.Linear(1, 1), r"gives Linear, which is no LightningModule.*leave trainer.fit\(\) out"),
         (lambda _: by_hand(), "automatic_optimization is False"),
+        (lambda _: Averaged(), r"Averaged brings on_before_optimizer_step, on_train_batch_end, which"),
+        (lambda _: (Line(), Augmented()), r"Augmented brings on_after_batch_transfer.*ignore=\('on_after_batch"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_words(make: Any, words: str) -> None:
-    spec = {"name": "a", "entry_point": DIGITS_TASK, "work": {"epochs": 1}}
-    spec |= {"batch": {"min": 8, "max": 8}, "slots": {"min": 1, "max": 1}}
     with pytest.raises(UserError, match=words):
-        entry.job_facts(lightning_task(metric="loss")(make), JobSpec.model_validate(spec))
+        entry.job_facts(lightning_task(metric="loss")(make), a_spec())
 
 
 def by_hand() -> Line:

@@ -17,17 +17,17 @@ DIGITS = 1497  # images to train on
 
 def digits_job(new_job: Callable[..., Job], name: str, entry_point: str, samples: int, **spec: Any) -> Job:
     return new_job(
-        name, rows=DIGITS, total=samples, entry="", tasks="examples.*",
+        name, rows=DIGITS, total=samples, entry="", tasks="examples.*,tests.train.*",
         spec={"entry_point": entry_point, "audit": "full", "seed": 3, **spec},
     )  # fmt: skip
 
 
 def assert_resizes_change_no_weight(
-    new_job: Callable[..., Job], entry_point: str, resized: Sequence[int], atol: float
+    new_job: Callable[..., Job], entry_point: str, resized: Sequence[int], atol: float, **spec: Any
 ) -> Job:
     """Twelve steps by two ranks, and four by each of two, then `resized`: the same weights, up to the order of sums.
     Gives the job that was resized."""
-    whole, cut = (digits_job(new_job, name, entry_point, samples=12 * 30) for name in ("whole", "cut"))
+    whole, cut = (digits_job(new_job, name, entry_point, samples=12 * 30, **spec) for name in ("whole", "cut"))
     assert whole.run(2, 30) == [0, 0], whole.logs()
     for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
         assert cut.run(ranks, 30, segment_steps=steps) == [0] * ranks, cut.logs()
