@@ -230,7 +230,7 @@ class Session:
             self._group, self._places, context.store, self._progress, plan, state, gradients,
             evaluate or self._evaluate, partition.skeleton if partition is not None else None,
         )  # fmt: skip
-        against = against_exact(gradients, self._group, order.allocation.comm, spec.comm)
+        against = against_exact(gradients, self._group, order.allocation, spec.comm)
         self._prepared = Prepared(
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm, self.base_steps),

@@ -5,6 +5,9 @@ exchange set the probe right, where that declares its traffic, and the exact sum
 whose warm-up is by the exact sum has both measured, and none is predicted. Nothing is tried: every step is what the job
 asked for. Figures are rank 0's.
 
+Within nodes first, an exchange and the exact sum differ in what nodes' leaders send each other: the link between those
+is probed, and the exact sum's step is the measured one and the difference of both predictions.
+
 Steps count that were taken in one go: ranks that make one model of what they hold (a checkpoint, an evaluation) end
 what was under way, and averages begin a new interval.
 """
@@ -38,11 +41,12 @@ class AgainstExact:
         shapes: Sequence[torch.Size],
         interval: int = 1,
         group: dist.ProcessGroup | None = None,
+        leaders: Sequence[int] | None = None,
     ) -> None:
         """`shapes`: of the parameters that are trained, in the model's order; `interval`: steps in which it exchanges
-        once."""
+        once; `leaders`: of nodes, where gradients are exchanged within those first."""
         self._exchange, self._algorithm, self._interval = exchange, algorithm, interval
-        self._shapes, self._group = shapes, group
+        self._shapes, self._group, self._leaders = shapes, group, leaders
         self._world = dist.get_world_size(group)
         self._under = exchange.in_force
         self._trial = self._new_trial()
@@ -57,7 +61,9 @@ class AgainstExact:
         return tuple(self._figures[name] for name in (self._exchange.name, EXACT) if name in self._figures)
 
     def costs(self) -> tuple[ExchangeCost, ...]:
-        """Of both, for decisions about other slots."""
+        """Of both, for decisions about other slots; () within nodes first, where these might lie on nodes otherwise."""
+        if self._leaders is not None:
+            return ()
         gradients: dict[str, type[HookedAlgorithm]] = {EXACT: OrderedAllReduce}
         weights: dict[str, type[WeightAveraging]] = {}
         if issubclass(self._algorithm, WeightAveraging):
@@ -101,6 +107,9 @@ class AgainstExact:
         return float(received) / self._world
 
     def _predict_exact(self) -> None:
+        if self._leaders is not None:
+            self._predict_between(self._leaders)
+            return
         own, computing = self._algorithm, self._computing
         self.link = probe(self._group)
         measured = self._figures[own.name].measured_seconds
@@ -118,3 +127,21 @@ class AgainstExact:
             self._figures[EXACT] = ExchangeFigures(
                 algorithm=EXACT, predicted_seconds=exact.seconds, predicted_bytes=exact.sent_bytes
             )
+
+    def _predict_between(self, leaders: Sequence[int]) -> None:
+        """What nodes carry within themselves is the same in both steps."""
+        assert issubclass(self._algorithm, HookedAlgorithm), "averages of weights are not compared within nodes"
+        link, world = probe(self._group, leaders), len(leaders)
+        own = predict(self._algorithm, self._shapes, world, link, self._computing)
+        exact = predict(OrderedAllReduce, self._shapes, world, link, self._computing)
+        known = self._figures[self._algorithm.name]
+        seconds, received = known.measured_seconds, known.measured_bytes
+        assert seconds is not None, "its trial is over"
+        assert received is not None, "its trial is over"
+        if own is None or exact is None:
+            return
+        self._figures[EXACT] = ExchangeFigures(
+            algorithm=EXACT,
+            predicted_seconds=max(self._computing, seconds + exact.seconds - own.seconds),
+            predicted_bytes=received + (exact.sent_bytes - own.sent_bytes) * world / self._world,
+        )

@@ -24,13 +24,17 @@ _SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)  # bytes
 _ROUNDS = 2  # of a size, whose best counts: what else went on only slows
 
 
-def probe(group: dist.ProcessGroup | None = None) -> Link:
-    """Collective; the same on every rank. Of a ring and of pairs the slower, which is the ring where there are two."""
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    ring = _timed({(rank + 1) % world: (rank - 1) % world}, group, BUDGET_SECONDS if world == 2 else BUDGET_SECONDS / 2)
+def probe(group: dist.ProcessGroup | None = None, among: Sequence[int] | None = None) -> Link:
+    """Collective; the same on every rank. Of a ring and of pairs the slower, which is the ring where there are two.
+    `among`: ranks of the group, which alone send; all, if it is None."""
+    rank, ranks = dist.get_rank(group), range(dist.get_world_size(group)) if among is None else among
+    world = len(ranks)
+    place = ranks.index(rank) if rank in ranks else None
+    around = {} if place is None else {ranks[(place + 1) % world]: ranks[(place - 1) % world]}
+    ring = _timed(around, group, BUDGET_SECONDS if world == 2 else BUDGET_SECONDS / 2)
     if world == 2:
         return sustained(ring)
-    partner = world - 1 - rank
+    partner = rank if place is None else ranks[world - 1 - place]
     pairs = _timed({partner: partner} if partner != rank else {}, group, BUDGET_SECONDS / 2)
     links = sustained(ring), sustained(pairs)
     return Link(max(link.latency for link in links), max(link.seconds_per_byte for link in links))

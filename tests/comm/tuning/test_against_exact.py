@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithms import averaging_class, class_of, create
+from elastic_core.comm.hierarchy import hierarchy_of
 from elastic_core.comm.tuning.against_exact import AgainstExact
 from elastic_core.comm.tuning.trial import TIMED_STEPS, WARM_STEPS
 from tests.comm import ranks
@@ -47,6 +48,33 @@ def gradients(rank: int, world: int, name: str) -> None:
 @pytest.mark.parametrize("name", ["fp16", "bytegrad"])
 def test_the_exact_sum_is_predicted_on_the_link_that_the_steps_tell(tmp_path, name):
     ranks.run(gradients, tmp_path, 2, name)
+
+
+def within_nodes(rank: int, world: int, name: str, nodes: list[str]) -> None:
+    received = {}
+    for algorithm in (name, "allreduce"):
+        model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH), gradient_as_bucket_view=True)
+        exchange = create(algorithm, CPU, dist.new_group(), nodes=nodes)
+        exchange.attach(model)
+        shapes = [parameter.shape for parameter in model.parameters()]
+        against = AgainstExact(exchange, class_of(algorithm), shapes, leaders=hierarchy_of(nodes).leaders)
+        while not against.chosen:
+            model(torch.ones(2, WIDTH)).sum().backward()
+            against.stepped(0.5, 0.4)
+        received[algorithm] = against.tried
+        assert against.costs() == ()
+        assert against.link is None, "nothing that holds on other nodes"
+        exchange.close()
+    (own, exact), (measured, *_) = received[name], received["allreduce"]
+    assert (own.measured_seconds, own.predicted_seconds, exact.measured_seconds) == (0.5, None, None)
+    assert exact.predicted_seconds > 0.5
+    assert exact.predicted_bytes == pytest.approx(measured.measured_bytes, rel=0.1)
+    assert exact.predicted_bytes > 1.1 * own.measured_bytes
+
+
+@pytest.mark.parametrize("nodes", [["a", "a", "b", "b"], ["a", "b", "b", "c"]], ids="".join)
+def test_within_nodes_first_the_exact_sum_is_predicted_between_their_leaders(tmp_path, nodes):
+    ranks.run(within_nodes, tmp_path, 4, "bytegrad", nodes)
 
 
 def momenta(rank: int, world: int) -> None:

@@ -46,9 +46,9 @@ def test_a_burst_that_passes_at_once_does_not_hide_how_fast_a_link_goes_on(laten
     assert link.latency == fit(times).latency
 
 
-def probed(rank: int, world: int) -> None:
+def probed(rank: int, world: int, among: list[int] | None = None) -> None:
     started = time.perf_counter()
-    link = probe()
+    link = probe(among=among)
     took = time.perf_counter() - started
     told: list[Link] = [None] * world
     dist.all_gather_object(told, link)
@@ -61,3 +61,8 @@ def probed(rank: int, world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_ranks_agree_on_their_link(world, tmp_path):
     ranks.run(probed, tmp_path, world)
+
+
+@pytest.mark.parametrize("among", [[0, 2], [0, 1, 3]])
+def test_some_of_them_may_be_probed_alone(among, tmp_path):
+    ranks.run(probed, tmp_path, 4, among)
