@@ -8,12 +8,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
 from elastic_core.errors import Conflict, NotFound
 from elastic_core.protocol.callers import Caller, name_of
 from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.records import ChampionMoved, JobFacts
@@ -191,6 +193,15 @@ def an_observation(step: int, order: LaunchOrder, **more: Any) -> Observation:
         **more,
     }
     return Observation(**values)
+
+
+def is_forecast(control: LedgerControl, job_id: str, left: float, done: float = 0.0) -> None:
+    """A decision expects so much work left of the job, once so much is done; half or twice as much at the ends."""
+    forecast = Forecast(
+        at=control.now(), lineage=0, done=done, work_left=(left / 2, left, left * 2), work_source="history",
+        finish_at=None, assumes=None, finish_source="", policy="fair_share", decision_id=1,
+    )  # fmt: skip
+    control._ledger.write(lambda tx: forecast_rows.add(tx, {job_id: forecast}))
 
 
 GONE_AT_BOUNDARY = ExitReport(kind=ExitKind.BOUNDARY)

@@ -9,7 +9,7 @@ import pytest
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import EndedJob, ExchangeFigures, JobState, Link
 from elastic_core.protocol.trainer import Heartbeat
-from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
+from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation, is_forecast
 from tests.policy.builders import A_COST, told_costs
 
 WORK = {"work": {"samples": 10_000, "measure": "progress"}}  # at a base batch of 16
@@ -58,6 +58,20 @@ def test_the_cap_bounds_what_is_predicted(control: LedgerControl) -> None:
     batch = order.allocation.global_batch
     control.trainer(order.token).heartbeat(a_beat_of(10, 10 * batch, 1_000.0, batch / 16 / 2))
     assert control.job("job-a").predicted_samples == 12_000
+
+
+@pytest.mark.parametrize("end", [{"target_loss": 0.1}, {"patience": 3}])
+def test_what_is_predicted_where_the_end_is_not_known_goes_by_the_forecast_and_no_further_than_the_limit(
+    control: LedgerControl, end: dict[str, object]
+) -> None:
+    order = a_life(control, work={**WORK["work"], **end}).start()
+    batch = order.allocation.global_batch
+    read = 10 * batch
+    control.trainer(order.token).heartbeat(a_beat_of(10, read, 1_000.0, batch / 16 / 2))
+    is_forecast(control, "job-a", 1_500.0, done=500.0)
+    assert control.job("job-a").predicted_samples == read + 2 * 1_000
+    is_forecast(control, "job-a", 50_000.0, done=500.0)
+    assert control.job("job-a").predicted_samples == read + 2 * 9_000
 
 
 def test_seconds_left_are_those_of_what_is_still_to_be_read(control: LedgerControl) -> None:

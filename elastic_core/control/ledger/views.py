@@ -261,14 +261,10 @@ def _job_status(
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
     step, samples = (last.step, last.samples) if last is not None else (0, 0)
     spec, held = spec_of(job), allocation(lease) if lease is not None else None
-    done, left = samples, max(0, job.total_samples - samples)
     if forecast is not None and forecast.lineage != job.lineage:
         forecast = None
-    if spec.work.scale_invariant:
-        done = int(last.progress or 0) if last is not None else 0
-        left = _left_to_read(spec, job.total_samples, last, held)
-    elif forecast is not None and isfinite(more := median_left(forecast.work_left, samples - forecast.done)):
-        left = round(more)
+    done = _work_done(spec, last)
+    left = _left_to_read(spec, job.total_samples, last, held, _work_left(spec, job.total_samples, done, forecast))
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
@@ -281,7 +277,7 @@ def _job_status(
         state=JobState(job.state),
         lineage=job.lineage,
         total_samples=job.total_samples,
-        done_samples=done,
+        done_samples=int(done),
         step=step,
         submitted_at=job.submitted_at,
         finished_at=job.finished_at,
@@ -315,15 +311,34 @@ def _job_status(
     )
 
 
-def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow | None, held: Allocation | None) -> int:
-    """Samples that a job measured by progress has yet to read, if its batch stays, and the gain of its last step.
+def _work_done(spec: JobSpec, last: HeartbeatRow | CheckpointRow | None) -> float:
+    """In the unit of the job's work."""
+    if last is None:
+        return 0.0
+    return (last.progress or 0.0) if spec.work.scale_invariant else last.samples
+
+
+def _work_left(spec: JobSpec, total: int, done: float, forecast: Forecast | None) -> float:
+    """In the same unit: all that is not done; of a job whose end is not known no more than its last forecast says."""
+    left = max(0.0, total - done)
+    if forecast is None or spec.work.end_is_known:
+        return left
+    return min(left, median_left(forecast.work_left, done - forecast.done))
+
+
+def _left_to_read(
+    spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow | None, held: Allocation | None, work_left: float
+) -> int:
+    """Samples that the job has yet to read; one measured by progress, if its batch and its last step's gain stay.
 
     Before the first step, and while it holds no slots, at the base batch.
     """
+    if not spec.work.scale_invariant:
+        return round(work_left)
     base = spec.batch.base or spec.batch.min
-    read, done, gain = (last.samples, last.progress or 0.0, last.gain) if last is not None else (0, 0.0, None)
+    read, gain = (last.samples, last.gain) if last is not None else (0, None)
     dearness = held.global_batch / (gain * base) if held is not None and gain else 1.0
-    return max(0, ceil(min(max(0.0, total - done) * dearness, most_samples(spec, total) - read)))
+    return max(0, ceil(min(work_left * dearness, most_samples(spec, total) - read)))
 
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
@@ -335,7 +350,7 @@ def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now
     return seconds if speed and isfinite(seconds := left / speed) else None
 
 
-def _seconds_at_best(left: int, done: int, forecast: Forecast | None, known: BestKnown | None) -> float | None:
+def _seconds_at_best(left: int, done: float, forecast: Forecast | None, known: BestKnown | None) -> float | None:
     """That a job without a speed of now needs once it trains: as long as its last forecast gave to the same part of the
     work, if that named a time; else `left` samples at the best speed that is known."""
     if forecast is not None and forecast.finish_at is not None and forecast.work_left[1] > 0:

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.protocol.outlook.at_risk import Risk, budget_words, deadline_words, is_late, risks
-from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec, an_observation
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec, an_observation, is_forecast
 from tests.control.ledger.test_money import PRICED
 
 
@@ -109,6 +109,24 @@ def test_a_budget_is_at_risk_by_what_the_slots_cost_that_it_holds(control: Ledge
     assert risks(control.job("cheap"), clock.now) == {}
     clock.advance(3600.0)
     assert "it has spent 18.00 of 4.00" in risks(control.job("job-a"), clock.now)[Risk.BUDGET]
+
+
+def test_a_job_in_progress_whose_end_is_not_known_is_at_risk_by_its_forecast_and_not_by_its_limit(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    control.set_cluster(PRICED)
+    control.submit("teacher", a_spec(slots=(4, 4)), FACTS)
+    train(control, "teacher", 10.0)
+    open_ended = {"samples": 10_000, "measure": "progress", "target_loss": 0.1}
+    for job_id, left in (("short", 1_000.0), ("long", 9_000.0)):
+        spec = a_spec(slots=(4, 4), work=open_ended, budget=4.0, deadline=within(clock, 500.0))
+        control.submit(job_id, spec, FACTS)
+        is_forecast(control, job_id, left)
+    short, long = control.job("short"), control.job("long")
+    assert (short.seconds_at_best, short.cost_at_least) == (pytest.approx(100.0), pytest.approx(0.5))
+    assert risks(short, clock.now) == {}
+    assert "it needs 15 min" in risks(long, clock.now)[Risk.DEADLINE]
+    assert "it will cost 4.50 at least" in risks(long, clock.now)[Risk.BUDGET]
 
 
 def test_a_job_that_is_over_is_at_no_risk_and_was_late_or_not(control: LedgerControl, clock: FakeClock) -> None:
