@@ -84,6 +84,7 @@ class _Queued:
     task: str
     limits: Limits
     of_one_type: bool
+    scale_invariant: bool  # the unit of its work
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ def _waiting(tx: Tx) -> list[_Queued]:
 def _queued(job: JobRow) -> _Queued:
     spec, limits = spec_in_force(job), limits_in_force(job)
     one_type = not spec.places_layers and not any(cut.servers for cut in limits.cuts)
-    return _Queued(job.id, job.submitted_at, spec.priority, spec.queue, spec.entry_point, limits, one_type)
+    unit = spec.work.scale_invariant
+    return _Queued(job.id, job.submitted_at, spec.priority, spec.queue, spec.entry_point, limits, one_type, unit)
 
 
 def _planned(tx: Tx) -> dict[str, _Planned]:
@@ -183,7 +185,7 @@ def _starts(tx: Tx, queue: Sequence[_Queued], slots: _SlotsHeld, planned: Mappin
         for kind, count in granted[job_id].items()
         if count
     ]
-    known = best_known(tx, {job.job_id: (job.task, job.limits) for job in queue})
+    known = best_known(tx, {job.job_id: (job.task, job.limits, job.scale_invariant) for job in queue})
     waiting = [
         WaitingJob(job.job_id, job.limits.min_slots, slots.types_of(job.limits), _seconds(job, forecasts, known))
         for job in queue
@@ -203,4 +205,4 @@ def _end(forecast: Forecast | None, now: float) -> float | None:
 def _seconds(job: _Queued, forecasts: Mapping[str, Forecast], known: Mapping[str, BestKnown]) -> float | None:
     """That the job trains once it starts, at the best speed that is known of it or its task."""
     forecast, speed = forecasts.get(job.job_id), known.get(job.job_id)
-    return None if forecast is None or speed is None else forecast.work_left[1] / speed.samples_per_second
+    return None if forecast is None or speed is None else speed.seconds(forecast.work_left[1])

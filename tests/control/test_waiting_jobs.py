@@ -91,6 +91,25 @@ def test_it_starts_when_enough_holders_are_done_as_forecast(control: LedgerContr
     assert [job.job_id for job in by_start][:2] == ["c-small", "d-small"]
 
 
+def test_who_waits_for_a_job_in_progress_waits_as_long_as_its_progress_takes(control: LedgerControl) -> None:
+    """Each of its samples is worth half of one at the base batch."""
+    in_progress = {"slots": (4, 4), "work": {"samples": 10_000, "measure": "progress"}}
+    life = training(control, "a-holder", None, **in_progress)
+    order = control.launch_order("a-holder__seg_0")
+    reports = [
+        an_observation(step, order, step_seconds=0.1, samples_per_second=160.0, progress=8.0 * step, gain=0.5)
+        for step in range(1, 6)
+    ]
+    life.trainer(order.token).observe(reports)
+    control.decide("it is measured")
+    for name in ("b-next", "c-last"):
+        waits(control, name, **in_progress)
+    next_, last = (queued(control, name).starts_at for name in ("b-next", "c-last"))
+    assert next_ is not None
+    assert last is not None
+    assert last - next_ == pytest.approx(10_000 / 80.0)
+
+
 def test_where_the_ends_of_the_holders_are_not_known_no_start_is_told(control: LedgerControl) -> None:
     training(control, "a-holder", None, slots=(4, 4))
     waits(control, "late")

@@ -7,20 +7,32 @@ whether a job that has no speed of its own now, since it waits, can still be don
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from sqlalchemy import text
 
-from elastic_core.control.believable import timing, within
+from elastic_core.control.believable import believed, timing, within
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.domain import JobState, Layout, Limits, PlacedSpeed, ProfilePoint, from_json
-from elastic_core.domain.number_ranges import INSTANT, NOISE_SCALE, NORM, STEP_SECONDS
+from elastic_core.domain.number_ranges import AMOUNT, GAIN, INSTANT, NOISE_SCALE, NORM, STEP_SECONDS, Within
 from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
 TIMED = within("step_seconds", STEP_SECONDS)
+_SPEED = Within(1.0 / STEP_SECONDS.most, AMOUNT.most)  # samples a second: from one in the longest step on
+
+
+def progress_rate(report: str, job: str) -> str:
+    """SQL: the base-batch samples that a report's samples a second are worth; as many, where it tells no gain. Both
+    names are aliases, of `observations` and `jobs`; its speed must be of the range of amounts."""
+    base = f"coalesce({job}.spec #>> '{{batch,base}}', {job}.spec #>> '{{batch,min}}')::float8"
+    worth = f"({believed(f'{report}.gain', GAIN)}) * {base} / nullif({report}.global_batch, 0)"
+    return f"{report}.samples_per_second * coalesce({worth}, 1)"
+
+
 PROFILE = text(f"""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
            o.layout, o.comm,
@@ -176,22 +188,26 @@ UNSUMMED = text("""
 MOST_UNSUMMED = 100  # leases of a job
 NO_EPOCH = 2**62  # after all
 
-# Median samples per second over the latest reports of each of a job's last leases, and what its slots cost an hour.
-SPEEDS = text("""
-    SELECT wanted.id, told.num_slots, told.type, told.speed, coalesce((
+# Median samples per second over the latest reports of each of a job's last leases, the same of the base-batch samples
+# that they are worth, and what its slots cost an hour.
+SPEEDS = text(f"""
+    SELECT wanted.id, told.num_slots, told.type, told.samples, told.progress, coalesce((
         SELECT sum(n.price_per_slot_hour)
         FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
         WHERE h.epoch = lease.epoch), 0) AS rate
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
         SELECT epoch FROM leases WHERE job_id = wanted.id ORDER BY epoch DESC LIMIT :leases
     ) AS lease
     CROSS JOIN LATERAL (
-        SELECT num_slots, type, percentile_cont(0.5) WITHIN GROUP (ORDER BY samples_per_second) AS speed
+        SELECT num_slots, type, percentile_cont(0.5) WITHIN GROUP (ORDER BY samples) AS samples,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY progress) AS progress
         FROM (
-            SELECT num_slots, type, samples_per_second FROM observations
-            WHERE epoch = lease.epoch AND samples_per_second > 0 AND samples_per_second < 'Infinity'
-            ORDER BY step DESC LIMIT :reports
+            SELECT o.num_slots, o.type, o.samples_per_second AS samples, {progress_rate("o", "j")} AS progress
+            FROM observations o
+            WHERE o.epoch = lease.epoch AND {within("o.samples_per_second", _SPEED)}
+            ORDER BY o.step DESC LIMIT :reports
         ) AS latest
         GROUP BY num_slots, type
     ) AS told
@@ -216,18 +232,30 @@ NEWEST_LEASES, JOBS_OF_TASK = 2000, 8  # that a task's speeds are looked for amo
 
 @dataclass(frozen=True, slots=True)
 class BestKnown:
-    """The most `samples_per_second` that was measured, and the least `money_per_sample`: 0.0 without prices."""
+    """The most that was measured, in samples and in the unit of the job's work, and the least that one of them costs:
+    0.0 without prices."""
 
     samples_per_second: float
+    work_per_second: float
     money_per_sample: float
+    money_per_work: float
+
+    def seconds(self, work: float, samples: float = inf) -> float:
+        """To do this work, or until so many samples are read, whichever is sooner."""
+        return min(work / self.work_per_second, samples / self.samples_per_second)
+
+    def money(self, work: float, samples: float) -> float:
+        """The same in money."""
+        return min(work * self.money_per_work, samples * self.money_per_sample)
 
 
 @dataclass(frozen=True, slots=True)
 class _Speed:
     num_slots: int
     type: str
-    speed: float
-    rate: float
+    samples: float  # a second
+    progress: float  # a second
+    rate: float  # money an hour
 
     def fits(self, limits: Limits) -> bool:
         """The job may have such slots. Of one with parameter servers reports count those as well."""
@@ -235,13 +263,13 @@ class _Speed:
         return limits.min_slots <= self.num_slots <= most and (not limits.types or self.type in limits.types)
 
 
-def best_known(tx: Tx, wanted: Mapping[str, tuple[str, Limits]]) -> dict[str, BestKnown]:
-    """By job, of `wanted` (its task and its limits): what it measured itself, else what the last jobs of its task did
-    on slots that it may have. Absent where nothing was measured."""
+def best_known(tx: Tx, wanted: Mapping[str, tuple[str, Limits, bool]]) -> dict[str, BestKnown]:
+    """By job, of `wanted` (its task, its limits, and whether its work is progress): what it measured itself, else what
+    the last jobs of its task did on slots that it may have. Absent where nothing was measured."""
     if not wanted:
         return {}
     own = _speeds_of(tx, list(wanted))
-    tasks = sorted({task for job_id, (task, _) in wanted.items() if job_id not in own})
+    tasks = sorted({task for job_id, (task, *_) in wanted.items() if job_id not in own})
     of_task: dict[str, list[str]] = {}
     if tasks:
         asked = {"tasks": tasks, "leases": NEWEST_LEASES, "most": JOBS_OF_TASK}
@@ -249,9 +277,9 @@ def best_known(tx: Tx, wanted: Mapping[str, tuple[str, Limits]]) -> dict[str, Be
             of_task.setdefault(task, []).append(job_id)
     others = _speeds_of(tx, [job_id for job_ids in of_task.values() for job_id in job_ids])
     found = {}
-    for job_id, (task, limits) in wanted.items():
+    for job_id, (task, limits, in_progress) in wanted.items():
         like = [speed for other in of_task.get(task, ()) for speed in others.get(other, ()) if speed.fits(limits)]
-        best = _best(own.get(job_id, like))
+        best = _best(own.get(job_id, like), in_progress=in_progress)
         if best is not None:
             found[job_id] = best
     return found
@@ -267,12 +295,16 @@ def _speeds_of(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[_Speed]]:
     return found
 
 
-def _best(speeds: Iterable[_Speed]) -> BestKnown | None:
-    speeds = list(speeds)
+def _best(speeds: Sequence[_Speed], *, in_progress: bool) -> BestKnown | None:
     if not speeds:
         return None
-    cheapest = min(known.rate / (3600.0 * known.speed) for known in speeds)
-    return BestKnown(max(known.speed for known in speeds), cheapest)
+    works = [known.progress if in_progress else known.samples for known in speeds]
+    return BestKnown(
+        samples_per_second=max(known.samples for known in speeds),
+        work_per_second=max(works),
+        money_per_sample=min(known.rate / (3600.0 * known.samples) for known in speeds),
+        money_per_work=min(known.rate / (3600.0 * work) for known, work in zip(speeds, works, strict=True)),
+    )
 
 
 def profiles(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint, ...]]:

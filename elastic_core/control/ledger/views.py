@@ -212,7 +212,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow], paid: Mapping[str, float] | Non
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
     unmeasured = [job for job in jobs if _aims(job) and not (job.id in leases and speeds.get(leases[job.id].epoch))]
-    known = best_known(tx, {job.id: (spec_of(job).entry_point, limits_in_force(job)) for job in unmeasured})
+    known = best_known(tx, {job.id: _speeds_wanted(job) for job in unmeasured})
     prices = slot_prices(tx)
     paid = spent(tx, ids) if paid is None else paid
     restores, exchanges = last_restores(tx, ids), last_exchanges(tx, ids)
@@ -247,6 +247,11 @@ def _aims(job: JobRow) -> bool:
     return job.state == JobState.ACTIVE and (job.spec.get("deadline") is not None or job.spec.get("budget") is not None)
 
 
+def _speeds_wanted(job: JobRow) -> tuple[str, Limits, bool]:
+    spec = spec_of(job)
+    return spec.entry_point, limits_in_force(job), spec.work.scale_invariant
+
+
 def job_status(tx: Tx, job: JobRow) -> JobStatus:
     return job_statuses(tx, [job])[0]
 
@@ -264,9 +269,12 @@ def _job_status(
     if forecast is not None and forecast.lineage != job.lineage:
         forecast = None
     done = _work_done(spec, last)
-    left = _left_to_read(spec, job.total_samples, last, held, _work_left(spec, job.total_samples, done, forecast))
+    work_left = _work_left(spec, job.total_samples, done, forecast)
+    most_left = max(0, most_samples(spec, job.total_samples) - samples)
+    left = _left_to_read(spec, last, held, work_left, most_left)
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
+    seconds_at_best = _seconds_at_best(work_left, most_left, done, forecast, known) if seconds_left is None else None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
     pause = pause_of(job) if active else None
     placed = from_json(Target, target.target).placed if target is not None and spec.places_layers else None
@@ -296,8 +304,8 @@ def _job_status(
         price_per_hour=rate,
         expected_cost=paid + rate * seconds_left / 3600 if rate and seconds_left is not None else None,
         samples_per_second=speed,
-        seconds_at_best=_seconds_at_best(left, done, forecast, known) if _aims(job) and seconds_left is None else None,
-        cost_at_least=_cost_at_least(paid, left, known) if _aims(job) else None,
+        seconds_at_best=seconds_at_best if _aims(job) else None,
+        cost_at_least=_cost_at_least(paid, work_left, most_left, known) if _aims(job) else None,
         placed=placed,
         last_restore=restore,
         exchange=exchange,
@@ -327,18 +335,18 @@ def _work_left(spec: JobSpec, total: int, done: float, forecast: Forecast | None
 
 
 def _left_to_read(
-    spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow | None, held: Allocation | None, work_left: float
+    spec: JobSpec, last: HeartbeatRow | CheckpointRow | None, held: Allocation | None, work_left: float, most: int
 ) -> int:
-    """Samples that the job has yet to read; one measured by progress, if its batch and its last step's gain stay.
+    """Samples that the job has yet to read, at `most` so many; one measured by progress, if its batch and its last
+    step's gain stay.
 
     Before the first step, and while it holds no slots, at the base batch.
     """
     if not spec.work.scale_invariant:
         return round(work_left)
-    base = spec.batch.base or spec.batch.min
-    read, gain = (last.samples, last.gain) if last is not None else (0, None)
+    base, gain = spec.batch.base or spec.batch.min, last.gain if last is not None else None
     dearness = held.global_batch / (gain * base) if held is not None and gain else 1.0
-    return max(0, ceil(min(work_left * dearness, most_samples(spec, total) - read)))
+    return ceil(min(work_left * dearness, most))
 
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
@@ -350,17 +358,20 @@ def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now
     return seconds if speed and isfinite(seconds := left / speed) else None
 
 
-def _seconds_at_best(left: int, done: float, forecast: Forecast | None, known: BestKnown | None) -> float | None:
+def _seconds_at_best(
+    work_left: float, most: int, done: float, forecast: Forecast | None, known: BestKnown | None
+) -> float | None:
     """That a job without a speed of now needs once it trains: as long as its last forecast gave to the same part of the
-    work, if that named a time; else `left` samples at the best speed that is known."""
+    work, if that named a time; else as its work, or the samples that it reads at `most`, take at the best speed that is
+    known."""
     if forecast is not None and forecast.finish_at is not None and forecast.work_left[1] > 0:
         part = forecast.work_left_at(done)[1] / forecast.work_left[1]
         return part * (forecast.finish_at[1] - forecast.at)
-    return left / known.samples_per_second if known is not None else None
+    return known.seconds(work_left, most) if known is not None else None
 
 
-def _cost_at_least(paid: float, left: int, known: BestKnown | None) -> float | None:
-    return paid + left * known.money_per_sample if known is not None and known.money_per_sample else None
+def _cost_at_least(paid: float, work_left: float, most: int, known: BestKnown | None) -> float | None:
+    return paid + known.money(work_left, most) if known is not None and known.money_per_sample else None
 
 
 def _why(segment: SegmentRow, target: TargetRow | None, pause: Pause | None) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from elastic_core.control.believable import believed, within
+from elastic_core.control.believable import within
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.profiles import progress_rate
 from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.control.metrics import metric_families as families
 from elastic_core.control.metrics.metric_families import Family
 from elastic_core.domain import JobState
-from elastic_core.domain.number_ranges import AMOUNT, GAIN
+from elastic_core.domain.number_ranges import AMOUNT
 
 Sample = tuple[Family, tuple[str, ...], float]  # its labels' values
 RECENT_SECONDS, RECENT = 900.0, 500  # decisions that are looked at
@@ -51,10 +52,7 @@ _HEARTBEATS = text("""
     WHERE l.released_at IS NULL AND l.fenced_at IS NULL AND l.started_at IS NOT NULL
 """)
 _SPEEDS = text(f"""
-    SELECT coalesce(j.spec ->> 'queue', 'default'), sum(o.samples_per_second),
-           sum(o.samples_per_second * coalesce(
-               ({believed("o.gain", GAIN)}) * coalesce(j.spec #>> '{{batch,base}}', j.spec #>> '{{batch,min}}')::float8
-               / nullif(o.global_batch, 0), 1))
+    SELECT coalesce(j.spec ->> 'queue', 'default'), sum(o.samples_per_second), sum({progress_rate("o", "j")})
     FROM leases l JOIN jobs j ON j.id = l.job_id
     CROSS JOIN LATERAL (
         SELECT samples_per_second, gain, global_batch FROM observations WHERE epoch = l.epoch

@@ -135,11 +135,30 @@ def test_the_best_speed_that_is_known_is_that_of_the_latest_reports_of_one_of_th
         life.leave(order, "infrastructure")
     ledger: Ledger = control._ledger
     for job_id in ("job-a", "job-b"):
-        wanted = {job_id: ("examples.digits:Digits", a_spec().limits())}
+        wanted = {job_id: ("examples.digits:Digits", a_spec().limits(), False)}
         known = ledger.read(lambda tx, wanted=wanted: profiles.best_known(tx, wanted))
         assert known[job_id].samples_per_second == 3.0
-    too_few = {"job-b": ("examples.digits:Digits", a_spec(slots=(1, 2)).limits())}
+    too_few = {"job-b": ("examples.digits:Digits", a_spec(slots=(1, 2)).limits(), False)}
     assert ledger.read(lambda tx: profiles.best_known(tx, too_few)) == {}
+
+
+def test_work_goes_at_the_samples_a_second_or_by_their_gain_in_the_unit_of_who_asks(control: LedgerControl) -> None:
+    """Twice as fast at a batch of which a sample is worth a third as much is slower in progress."""
+    control.submit("job-a", a_spec(), FACTS)
+    life = Life(control, control.trainer, "job-a")
+    for speed, worth in ((4.0, 0.25), (2.0, 0.75)):
+        order = life.start()
+        gain = worth * order.allocation.global_batch / 16
+        report = an_observation(1, order, samples_per_second=speed, progress=1.0, gain=gain)
+        control.trainer(order.token).observe([report])
+        life.leave(order, "infrastructure")
+    ledger: Ledger = control._ledger
+    for in_progress, work in ((False, 4.0), (True, 1.5)):
+        wanted = {"job-a": ("examples.digits:Digits", a_spec().limits(), in_progress)}
+        known = ledger.read(lambda tx, wanted=wanted: profiles.best_known(tx, wanted))["job-a"]
+        assert (known.samples_per_second, known.work_per_second) == (4.0, pytest.approx(work))
+        assert known.seconds(60.0) == pytest.approx(60.0 / work)
+        assert known.seconds(60.0, samples=4.0) == pytest.approx(1.0)
 
 
 def test_all_leases_but_the_newest_are_summed_up_where_they_are_too_many(
