@@ -213,19 +213,20 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     resize_seconds = memory.resizes.of_options(snapshot.jobs, options)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
     by_index = remaining_seconds * (inverse_index(left) / left.mean)[:, None]
-    job_values = job_value(work_rate, by_index, age, options, tail)
+    price = job_value(work_rate, by_index, age, options, tail)
     until_back = seconds_until_back(remaining_seconds, capacity_shares(work_rate, options))
     stay = expected_stays(snapshot)
     lasting = seconds_to_pay_over(left, remaining_seconds, resize_seconds, stay)
     values_at = partial(
-        values_less_restarts, job_values.price, work_rate, remaining_seconds,
+        values_less_restarts, price, work_rate, remaining_seconds,
         restart_seconds=restart_seconds, resize_seconds=resize_seconds, stay=stay, until_back=until_back,
         lasting=lasting,
     )  # fmt: skip
+    num_longer = wording.num_longer_than_each(remaining_seconds, left)
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at,
-        job_values.price[:, None] * work_rate, lasting, outlook.corrected, placed, served,
+        num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at,
+        price[:, None] * work_rate, lasting, outlook.corrected, placed, served,
     )  # fmt: skip
     safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)

@@ -18,7 +18,6 @@ training would have them stop each other for nothing. Two things are taken from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
 
 import numpy as np
@@ -31,28 +30,21 @@ AS_LONG = 1.25  # times as long: from there on a job counts as longer in full; a
 HEAVIEST = 3.0  # times the middle job's weight, and the lightest a third of it: months are not to outweigh everything
 
 
-@dataclass(frozen=True)
-class JobValue:
-    price: Floats  # of a unit of work, by job
-    num_longer: Ints  # jobs that need longer, by job
-
-
 def job_value(
     goodput: Floats, remaining_seconds: Floats, age: Floats, options: Options, tail: float = TAIL
-) -> JobValue:  # fmt: skip
-    """`goodput` and `remaining_seconds` (seconds; of a job whose end is not known those of its Gittins index) by job
-    and option; `age`: seconds since each job was submitted; `tail`: power of the weights."""
+) -> Floats:  # fmt: skip
+    """The price of a unit of each job's work. `goodput` and `remaining_seconds` (seconds; of a job whose end is not
+    known those of its Gittins index) by job and option; `age`: seconds since each job was submitted; `tail`: power of
+    the weights."""
     shortest = remaining_seconds.min(axis=1)
     weight = weights(age + shortest, tail)
-    ordered = np.sort(shortest)
-    num_longer = np.asarray(len(ordered) - np.searchsorted(ordered, shortest, side="right"), dtype=np.int64)
     longer = weight_of_longer(shortest, weight)
     slot_price = marginal_slot_price(goodput, options)
     delay = slot_price * longer[:, None] * capacity_shares(goodput, options)[None, :]
     with np.errstate(divide="ignore"):
         costs = np.where(goodput > 0, (weight[:, None] + delay) / goodput, np.inf)
     price = costs.min(axis=1)
-    return JobValue(np.where(np.isfinite(price), price, 0.0), num_longer)
+    return np.where(np.isfinite(price), price, 0.0)
 
 
 def weight_of_longer(seconds: Floats, weight: Floats) -> Floats:

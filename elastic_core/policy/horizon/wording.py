@@ -17,10 +17,23 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.placed_jobs import Choice
 from elastic_core.policy.base.queue import usable_types, why_waiting
+from elastic_core.policy.base.remaining_distribution import PROBABILITIES, RemainingWork
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.text import plural
 
 FORECAST_STEPS = "what its steps take is forecast from jobs of other tasks"
+_MEDIAN = int(np.searchsorted(PROBABILITIES, 0.5))
+
+
+def num_longer_than_each(remaining_seconds: Floats, left: RemainingWork) -> Ints:
+    """Of each job, how many others need longer at their fastest, by the median of the work left that each is told.
+
+    `remaining_seconds`: for the mean of it, by job and option. The Gittins index, which orders the jobs, is no need: a
+    job of which a few end at once and the others run for days comes first, and is told days.
+    """
+    needed = remaining_seconds.min(axis=1) * left.quantiles[:, _MEDIAN] / left.mean
+    ordered = np.sort(needed)
+    return np.asarray(len(ordered) - np.searchsorted(ordered, needed, side="right"), dtype=np.int64)
 
 
 def why_this(job: JobView, what: str, batch: int, noise: float | None, num_longer: int) -> str:

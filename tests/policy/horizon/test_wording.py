@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elastic_core.domain import JobView, Snapshot
+from elastic_core.domain import JobView, Snapshot, WorkForecast
 from elastic_core.policy.base.options import Options
+from elastic_core.policy.base.remaining_distribution import History, remaining_work
 from elastic_core.policy.horizon.horizon import Horizon
-from elastic_core.policy.horizon.wording import why_nothing
+from elastic_core.policy.horizon.wording import num_longer_than_each, why_nothing
 from tests.policy.builders import NOW, apply, decide, job, limits, measured, nodes, point, snapshot
 
 ONE = limits((1,), batch=(64, 64))
@@ -94,3 +95,23 @@ def test_a_job_that_only_meets_its_deadline_is_not_said_to_be_put_first() -> Non
     plan = decide(Horizon(), snapshot(nodes(4), *timely, long))
     assert plan.targets["short-0"].reason.endswith("; meets its deadline")
     assert "rule" not in plan.targets["long"].reason
+
+
+def test_the_jobs_that_are_said_to_need_longer_are_those_that_are_told_to_be_done_later() -> None:
+    """Also of a job of which three in ten end at once: it comes first, and is told to run for days."""
+    told = WorkForecast(probabilities=(0.3, 0.31, 0.9), totals=(700.0, 9e6, 1.1e7), source="history")
+    gamble = measured(
+        job("gamble", lim=ONE, task="g", total_samples=None, predictable=0.95, work_forecast=told), point(1, 64, 0.1)
+    )
+    others = [replace(short(), job_id=f"short-{i}", total_samples=64_000 * i) for i in (1, 2)]
+    targets = decide(Horizon(), snapshot(nodes(4), gamble, *others)).targets
+    done = {name: target.finish_seconds[1] for name, target in targets.items() if target.finish_seconds is not None}
+    assert max(done, key=lambda name: done[name]) == "gamble"
+    said = {name: targets[name].reason.split(": ")[1].split(";")[0] for name in done}
+    assert said == {"gamble": "no job needs longer", "short-2": "1 job needs longer", "short-1": "2 jobs need longer"}
+
+
+def test_how_many_need_longer_is_counted_among_those_that_cannot_run_too() -> None:
+    left = remaining_work([job(name, total_samples=1000) for name in "abcd"], History(), np.ones(4))
+    seconds = np.asarray([[30.0, 20.0], [20.0, 90.0], [np.inf, np.inf], [5.0, np.inf]])
+    assert num_longer_than_each(seconds, left).tolist() == [1, 1, 0, 3]

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from elastic_core.domain import JobView, Plan, PutFirst, Snapshot, Target
+from elastic_core.domain import JobView, Plan, PutFirst, Snapshot, Target, WorkForecast
 from elastic_core.policy.base.queue import as_they_stand
-from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.policy.horizon.horizon import Horizon, problem
 from tests.policy.builders import apply, decide
-from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
+from tests.policy.strategies import BUSY, Draw, priced_snapshots, shared_snapshots
 
 PUT_FIRST = re.compile("put first by|not stopped right after its start")
 FREE = re.compile(r"at least (\d+) slots? of (\w+), of which (none|\d+) (?:is|are) free")
+LONGER = re.compile(r"(no|\d+) jobs? needs? longer")
+TOTALS = st.lists(st.floats(1e2, 1e8), min_size=3, max_size=3, unique=True).map(sorted)
 
 
 def told(picture: Snapshot) -> Iterator[tuple[Snapshot, Plan, JobView, Target]]:
@@ -83,6 +86,35 @@ def test_what_a_rule_is_said_to_have_done_is_what_that_rule_may_do(picture: Snap
         if target.num_slots:
             assert "waits" not in target.reason
         assert len(plan.targets) == len(shot.jobs)
+
+
+@st.composite
+def open_ended_snapshots(draw: Draw) -> Snapshot:
+    """The ends of most jobs are not known, and some are forecast."""
+    picture = draw(shared_snapshots())
+    return replace(picture, jobs=tuple(draw(st.sampled_from([view, _open_ended(draw, view)])) for view in picture.jobs))
+
+
+def _open_ended(draw: Draw, view: JobView) -> JobView:
+    totals, predictable = draw(st.none() | TOTALS), draw(st.sampled_from([None, 0.2, 0.95]))
+    told = WorkForecast(probabilities=(0.3, 0.5, 0.9), totals=tuple(totals), source="history") if totals else None
+    return replace(view, total_samples=None, predictable=predictable, work_forecast=told)
+
+
+@settings(BUSY, max_examples=25)
+@given(open_ended_snapshots())
+def test_as_many_jobs_as_are_said_to_need_longer_do_by_what_is_told_of_their_work(picture: Snapshot) -> None:
+    for shot, plan, view, target in told(picture):
+        found, shared = LONGER.search(target.reason), problem(shot)
+        if found is None or shared is None:
+            continue
+        needs = {}
+        for row, job in enumerate(shared.jobs):
+            left = plan.targets[job.job_id].work_left
+            median = max(float(job.remaining_samples), 1.0) if left is None else left.quantiles[1]
+            needs[job.job_id] = float(shared.remaining_seconds[row].min()) * median / float(shared.left.mean[row])
+        longer = sum(need > needs[view.job_id] for need in needs.values())
+        assert longer == (0 if found[1] == "no" else int(found[1])), target.reason
 
 
 @settings(BUSY, max_examples=25)
