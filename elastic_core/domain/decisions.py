@@ -94,6 +94,8 @@ class JobView:
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
     # The most that it may take in all, where no amount is declared: it ends there whatever it has reached.
     most_samples: Annotated[int | None, Field(exclude_if=lambda most: most is None)] = None
+    # Samples that it may still read, whatever they do of its work: then it ends (`work.max_samples`). None: any number.
+    samples_left: Annotated[int | None, Field(exclude_if=lambda left: left is None)] = None
     expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
     work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared
     step_forecast: StepForecast | None = None  # the same of its steps, where something was learnt
@@ -115,7 +117,14 @@ class JobView:
     @property
     def remaining_samples(self) -> float:
         """Infinite where no amount of work is declared."""
-        return inf if self.total_samples is None else max(0, self.total_samples - self.done_samples)
+        if self.total_samples is None:
+            return inf
+        return self.before_the_cap(max(0, self.total_samples - self.done_samples))
+
+    def before_the_cap(self, work: float) -> float:
+        """As much of this work as the samples do that it may still read (`samples_left`), each taken for one of the
+        base batch: of a larger one it does less."""
+        return work if self.samples_left is None else min(work, self.samples_left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,8 @@ class JobRecord:
 
     job: Submission
     total_samples: int | None  # of its declared work; None where the user declares none
-    most_samples: int | None = None  # as `JobView.most_samples`
+    most_samples: int | None = None  # of work, where none is declared
+    samples_left: int | None = None  # as `JobView.samples_left`
     committed_samples: int = 0  # at its newest checkpoint
     state_bytes: int | None = None  # of that checkpoint
     reported_samples: int = 0  # by the last heartbeat of the lease that it holds
@@ -95,6 +96,7 @@ def job_view(record: JobRecord) -> JobView:
     """What a policy is shown of the job."""
     job, segment, past, measured = record.job, record.segment, record.past, record.measured
     holds = record.allocation is not None
+    done = max(record.committed_samples, record.reported_samples)
     return JobView(
         job_id=job.job_id,
         name=job.name,
@@ -105,8 +107,9 @@ def job_view(record: JobRecord) -> JobView:
         deadline=job.deadline,
         limits=job.limits,
         total_samples=record.total_samples,
-        most_samples=record.most_samples,
-        done_samples=max(record.committed_samples, record.reported_samples),
+        most_samples=_most_samples(record, done),
+        samples_left=record.samples_left,
+        done_samples=done,
         scale_invariant=job.scale_invariant,
         budget=job.budget,
         prefers_cost=job.prefers_cost,
@@ -139,6 +142,11 @@ def job_view(record: JobRecord) -> JobView:
     )
 
 
+def _most_samples(record: JobRecord, done: int) -> int | None:
+    most, left = record.most_samples, record.samples_left
+    return most if most is None or left is None else min(most, done + left)
+
+
 def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float) -> JobView:
     """What a policy would be shown of a job of this spec right after its submission, but for its work, which is the
     caller's to say. Without deadline and budget."""
@@ -149,7 +157,7 @@ def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float) -> JobVi
     segment = OpenSegment(
         segment_id=segment_id_of(job_id, 0), state=SegmentState.WAITING, created_at=now, asked_at=now
     )  # fmt: skip
-    return job_view(JobRecord(job=job, total_samples=None, segment=segment))
+    return job_view(JobRecord(job=job, total_samples=None, samples_left=spec.work.max_samples, segment=segment))
 
 
 def waiting_since(state: str, created_at: float, asked_at: float | None) -> float | None:

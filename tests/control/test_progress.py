@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import EndedJob, ExchangeFigures, JobState, Link
+from elastic_core.domain import EndedJob, ExchangeFigures, JobState, Link, to_json
 from elastic_core.protocol.trainer import Heartbeat
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation, is_forecast
 from tests.policy.builders import A_COST, told_costs
@@ -72,6 +72,33 @@ def test_what_is_predicted_where_the_end_is_not_known_goes_by_the_forecast_and_n
     assert control.job("job-a").predicted_samples == read + 2 * 1_000
     is_forecast(control, "job-a", 50_000.0, done=500.0)
     assert control.job("job-a").predicted_samples == read + 2 * 9_000
+
+
+def test_decisions_know_what_a_job_may_still_read(control: LedgerControl) -> None:
+    capped = {"work": {**WORK["work"], "max_samples": 4_000}}
+    order = a_life(control, **capped).start()
+    assert control.snapshot().jobs[0].samples_left == 4_000
+    trainer = control.trainer(order.token)
+    trainer.commit(a_commit(order, 5, samples=1_000, progress=300.5, gain=2.0))
+    assert control.snapshot().jobs[0].samples_left == 3_000
+    trainer.heartbeat(a_beat_of(9, 1_500, 450.0, 2.0))
+    view = control.snapshot().jobs[0]
+    assert (view.samples_left, view.remaining_samples, view.total_samples) == (2_500, 2_500, 10_000)
+    control.decide("it has come further")
+    forecast = control.job("job-a").forecast
+    assert forecast is not None
+    assert forecast.work_left == (2_500,) * 3
+    trainer.heartbeat(a_beat_of(19, 4_100, 900.0, 2.0))
+    assert control.snapshot().jobs[0].samples_left == 0
+
+
+def test_a_cap_bounds_what_a_job_may_take_whose_end_is_not_known(control: LedgerControl) -> None:
+    a_life(control, work={**WORK["work"], "max_samples": 4_000, "target_loss": 0.1}).start()
+    a_life(control, "job-b", work={**WORK["work"], "target_loss": 0.1})
+    control.acquire("job-b__seg_0")
+    views = {view.job_id: view for view in control.snapshot().jobs}
+    assert {job_id: view.most_samples for job_id, view in views.items()} == {"job-a": 4_000, "job-b": 10_000}
+    assert to_json(control.snapshot())["jobs"][1].get("samples_left", "not there") == "not there"
 
 
 def test_seconds_left_are_those_of_what_is_still_to_be_read(control: LedgerControl) -> None:

@@ -99,3 +99,60 @@ def test_a_job_that_needs_678_seconds_is_expected_to_and_meets_a_deadline_in_20_
 def test_a_deadline_before_its_steps_are_done_is_said_to_be_missed() -> None:
     view = replace(fixed_size(1356 * 512, 512, 0.5, noise=170.0), deadline=NOW + 100.0 + 300.0)
     assert "nothing that there is meets it" in decide(Horizon(), snapshot(POOL, view)).targets["a"].reason
+
+
+TIMES, NOISES = st.integers(1, 16), st.sampled_from([64.0, 1024.0, 65536.0])
+
+
+@pytest.mark.parametrize("says", [by_horizon, by_srtf, by_optimus])
+@settings(BUSY, max_examples=15)
+@given(steps=st.integers(10, 10**5), times=TIMES, noise=NOISES)
+def test_a_job_is_done_once_it_has_read_all_that_it_may(
+    says: Callable[[JobView], float], steps: int, times: int, noise: float
+) -> None:
+    """However much of its progress is left then."""
+    batch = 64 * times
+    view = fixed_size(10**10, batch, 0.1, noise, scale_invariant=True)
+    assert says(replace(view, samples_left=steps * batch)) == pytest.approx(steps * 0.1, rel=0.1)
+    assert says(replace(view, samples_left=10**12)) == pytest.approx(says(view))
+
+
+@pytest.mark.parametrize("says", [by_aiturbo, by_elastic_batch])
+@settings(BUSY, max_examples=15)
+@given(steps=st.integers(10, 10**5), times=TIMES, noise=NOISES)
+def test_policies_that_divide_work_by_speed_take_a_sample_that_it_may_read_for_one_of_the_base_batch(
+    says: Callable[[JobView], float], steps: int, times: int, noise: float
+) -> None:
+    view = fixed_size(10**10, 64 * times, 0.1, noise, scale_invariant=True)
+    capped = replace(view, samples_left=steps * 64)
+    assert says(capped) == pytest.approx(says(replace(view, total_samples=steps * 64)))
+
+
+@settings(BUSY, max_examples=15)
+@given(times=TIMES, noise=NOISES, predictable=st.sampled_from([None, 0.1, 0.9]))
+def test_a_job_whose_end_is_not_known_is_expected_to_need_no_longer_than_its_cap(
+    times: int, noise: float, predictable: float | None
+) -> None:
+    view = fixed_size(0, 64 * times, 0.1, noise, scale_invariant=True)
+    view = replace(view, total_samples=None, predictable=predictable, done_samples=10**7)
+    assert by_horizon(replace(view, samples_left=640 * times)) <= 1.1 * 10 * 0.1
+
+
+def test_a_job_that_meets_its_deadline_by_its_cap_is_said_to() -> None:
+    view = fixed_size(10**8, 512, 0.5, noise=170.0, scale_invariant=True)
+    view = replace(view, deadline=NOW + 100.0 + 1200.0, resize_seconds=5.0)
+    target = decide(Horizon(), snapshot(POOL, replace(view, samples_left=1356 * 512))).targets["a"]
+    assert target.finish_seconds is not None
+    assert target.finish_seconds[1] == pytest.approx(678.0 + 5.0, abs=10.0)
+    assert target.reason.endswith("; meets its deadline")
+    assert "may miss its deadline" in decide(Horizon(), snapshot(POOL, view)).targets["a"].reason
+
+
+def test_of_two_jobs_the_one_that_its_cap_ends_first_goes_first() -> None:
+    long, short = (
+        replace(fixed_size(work, 64, 0.5, noise=64.0, scale_invariant=True), job_id=name)
+        for name, work in (("long", 10**8), ("short", 10**6))
+    )
+    capped = replace(long, samples_left=64_000)
+    assert decide(Horizon(), snapshot(POOL, long, short)).targets["short"].num_slots == COUNT
+    assert decide(Horizon(), snapshot(POOL, capped, short)).targets["long"].num_slots == COUNT

@@ -221,7 +221,7 @@ OF_ALL = {
     "scale_invariant": True, "budget": 50.0, "prefers_cost": True, "user": "ada", "spent": 7.5, "num_resizes": 4,
     "last_batch": 16, "last_resize_at": NOW - 30.0, "in_place_seconds": 1.5, "restart_seconds": 4.0,
     "attained_slot_seconds": 640.0, "placed_speeds": (SPEED,), "noise_scale": 32.0, "predictable": 0.8,
-    "done_samples": 8_000, "state_bytes": 4096, "exchange": told_costs(A_COST),
+    "done_samples": 8_000, "state_bytes": 4096, "exchange": told_costs(A_COST), "samples_left": 5_000,
 }  # fmt: skip
 FORECAST = {
     "total_samples": None, "most_samples": 12_000, "expected_samples": 9_000.0, "work_forecast": SOON,
@@ -252,6 +252,19 @@ def test_the_first_decision_rests_on_what_one_in_production_would_rest_on(monkey
     same = [name for name in told[0] if all(job[name] == getattr(nothing, name) for job in told)]
     always = {"job_id", "submitted_at", "limits", "paused", "profile", "throughput", "resize_seconds"}
     assert set(same) <= always, "each field that a policy is told is another one here than of a new job"
+
+
+def test_a_job_that_may_read_so_many_samples_more_ends_with_them() -> None:
+    whole, capped = (ends(picture(view("a", held=ON_A, samples_left=left)))["a"] for left in (None, 8_000))
+    assert capped == pytest.approx(whole / 2, rel=0.05)
+
+
+def test_the_policy_is_told_how_many_samples_a_job_may_still_read_as_it_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = [job for shot in shown(monkeypatch, everything_known()) for job in shot.jobs if job.job_id == "a"]
+    assert len(seen) > 1
+    assert {job.done_samples + (job.samples_left or 0) for job in seen} == {13_000}
 
 
 def test_service_and_money_go_on_from_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

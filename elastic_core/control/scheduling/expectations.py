@@ -12,6 +12,8 @@ or `STALE_SECONDS` have passed. `control.ledger.forecast_rows` bounds their numb
 
 from __future__ import annotations
 
+from math import inf
+
 from sqlalchemy import select
 
 from elastic_core.control.ledger import forecast_rows
@@ -59,6 +61,7 @@ def expected(
     job: JobView, target: Target, now: float, *, lineage: int, policy: str, decision_id: int, most: float
 ) -> Forecast:
     """`most`: the whole work that a job whose end is not known may take."""
+    most = most if job.most_samples is None else float(job.most_samples)
     left, source = work_left(job, most, target.work_left)
     seconds, finish_source = target.finish_seconds, policy
     if seconds is None and target.num_slots:
@@ -93,7 +96,9 @@ def _modelled(job: JobView, target: Target, left: Quantiles) -> Quantiles | None
     in_place = held is not None and held.counts().keys() == target.wanted.keys()
     measured = job.in_place_seconds if in_place else job.restart_seconds
     pause = 0.0 if stays else job.resize_seconds if measured is None else measured
-    return finish_seconds(left[1] * step[slowest] / (batch * sample_efficiency), left, error, pause)
+    most = inf if job.samples_left is None else job.samples_left * sample_efficiency
+    low, median, high = (min(work, most) for work in left)
+    return finish_seconds(median * step[slowest] / (batch * sample_efficiency), (low, median, high), error, pause)
 
 
 def is_worth_keeping(before: Forecast | None, now: Forecast) -> bool:

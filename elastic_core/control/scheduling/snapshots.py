@@ -132,21 +132,30 @@ def _last_batches(tx: Tx, job_ids: list[str]) -> dict[str, int]:
     return {job_id: batch for job_id, batch in tx.session.execute(_LAST_BATCHES, {"jobs": job_ids})}
 
 
-def _heads_and_reported(
+def _heads_and_beats(
     tx: Tx, jobs: Mapping[str, JobRow], live: Mapping[str, LeaseRow]
-) -> tuple[dict[str, CheckpointRow], dict[str, int]]:
-    """By job: its newest checkpoint, and the samples that the heartbeat of its live lease tells."""
+) -> tuple[dict[str, CheckpointRow], dict[str, HeartbeatRow]]:
+    """By job: its newest checkpoint, and the heartbeat of its live lease."""
     head_ids = {job_id: job.head_id for job_id, job in jobs.items() if job.head_id is not None}  # forks share some
     rows = {row.id: row for row in tx.among(CheckpointRow.id, set(head_ids.values()))}
     heads = {job_id: rows[head_id] for job_id, head_id in head_ids.items()}
     by_epoch = {lease.epoch: job_id for job_id, lease in live.items() if lease.fenced_at is None}
     beats = tx.among(HeartbeatRow.epoch, by_epoch)
-    return heads, {by_epoch[beat.epoch]: _work(beat) for beat in beats}
+    return heads, {by_epoch[beat.epoch]: beat for beat in beats}
 
 
-def _work(row: CheckpointRow | HeartbeatRow) -> int:
-    """Samples of work, by the job's own measure."""
+def _work(row: CheckpointRow | HeartbeatRow | None) -> int:
+    """Samples of work, by the job's own measure; none of a job that has told nothing yet."""
+    if row is None:
+        return 0
     return row.samples if row.progress is None else int(row.progress)
+
+
+def _samples_left(spec: JobSpec, *told: CheckpointRow | HeartbeatRow | None) -> int | None:
+    """Of those that the job may read in all (`work.max_samples`); None where it may read any number."""
+    if spec.work.max_samples is None:
+        return None
+    return max(0, spec.work.max_samples - max((row.samples for row in told if row is not None), default=0))
 
 
 def _views(
@@ -158,20 +167,21 @@ def _views(
     ids = list(jobs)
     points, noise, past = profiles_of(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
     placed, batches, exchanges = placed_speeds(tx, ids), _last_batches(tx, ids), _exchanges_told(tx, jobs)
-    (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
+    (heads, beats), paid = _heads_and_beats(tx, jobs, live), spent(tx, ids)
     tied = leases.ties(tx, list(live.values()))
 
     def view(job_id: str, job: JobRow) -> JobView:
         segment, lease = segments[job_id], live.get(job_id)
-        spec, head = spec_in_force(job), heads.get(job_id)
+        spec, head, beat = spec_in_force(job), heads.get(job_id), beats.get(job_id)
         holds = lease is not None and lease.segment_id == segment.id
         record = JobRecord(
             job=submission(job, spec),
             total_samples=job.total_samples if spec.work.end_is_known else None,
             most_samples=None if spec.work.end_is_known else job.total_samples,
-            committed_samples=0 if head is None else _work(head),
+            samples_left=_samples_left(spec, head, beat),
+            committed_samples=_work(head),
             state_bytes=None if head is None else head.size_bytes or None,
-            reported_samples=reported.get(job_id, 0),
+            reported_samples=_work(beat),
             segment=OpenSegment(
                 segment_id=segment.id,
                 state=SegmentState(segment.state),

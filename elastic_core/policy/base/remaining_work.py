@@ -39,14 +39,14 @@ def declaration_is_trusted(job: JobView) -> bool:
 def known_remaining(job: JobView) -> float:
     """Samples that it still needs: declared, else what its loss curve says; infinite where neither is known."""
     if job.total_samples is None and job.expected_samples is not None:
-        return max(job.expected_samples - job.done_samples, 1.0)
+        return max(job.before_the_cap(job.expected_samples - job.done_samples), 1.0)
     return job.remaining_samples
 
 
 def expected_remaining(job: JobView) -> float:
     """As `known_remaining`; as much again as was done where nothing is known (Lindy's rule)."""
     remaining = known_remaining(job)
-    return float(job.done_samples) if isinf(remaining) else remaining
+    return job.before_the_cap(float(job.done_samples)) if isinf(remaining) else remaining
 
 
 def remaining_steps(job: JobView, batch: int) -> float:
@@ -54,7 +54,8 @@ def remaining_steps(job: JobView, batch: int) -> float:
     samples = job.remaining_samples
     if isinf(samples):
         samples = max(job.done_samples, batch)
-    return samples / work_of_step(job, batch)
+    steps = samples / work_of_step(job, batch)
+    return steps if job.samples_left is None else min(steps, job.samples_left / batch)
 
 
 def work_of_step(job: JobView, batch: int) -> float:

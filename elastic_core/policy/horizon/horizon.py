@@ -36,7 +36,7 @@ from elastic_core.policy.horizon.expected_exchange import with_expected_exchange
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.node_choice import with_nodes
-from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at
+from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at, with_caps
 from elastic_core.policy.horizon.placed_outlook import PlacedOptions, with_bundles, with_placed
 from elastic_core.policy.horizon.restarts import (
     ResizeTimes,
@@ -206,6 +206,7 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     )
     outlook = with_placed(outlook, options, snapshot.jobs, placed, left.mean)
     outlook = with_served(outlook, options, snapshot.jobs, served, left.mean)
+    outlook = with_caps(outlook, snapshot.jobs, left)
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
     held = np.asarray([_held(row, job, options, placed, served) for row, job in enumerate(snapshot.jobs)])

@@ -20,6 +20,7 @@ import numpy as np
 from elastic_core.domain import JobView, Limits
 from elastic_core.policy.base.batch_bound import BatchBound, known_noise
 from elastic_core.policy.base.options import Options
+from elastic_core.policy.base.remaining_distribution import RemainingWork, is_declared
 from elastic_core.policy.horizon.speeds.corrected import Corrected, scales_of
 from elastic_core.policy.horizon.speeds.noise_forecast import mean_rate, stretches, total_seconds
 from elastic_core.policy.horizon.speeds.task_models import TaskModel, task_models
@@ -27,6 +28,7 @@ from elastic_core.policy.task_memory.exchange_memory import NO_EXCHANGES, Exchan
 from elastic_core.policy.task_memory.measurements import TaskMemory, stage_of
 from elastic_core.predict.remembered import Remembered
 from elastic_core.predict.speed import throughput
+from elastic_core.predict.speed.efficiency import works_per_sample
 from elastic_core.predict.speed.experience import Experience
 from elastic_core.predict.speed.goodput import BatchRange, Best
 from elastic_core.predict.speed.kept_exchange import shared_points
@@ -86,6 +88,33 @@ def outlooks(
     outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), times, scale, corrected)
     _look_at_later_noise(outlook, groups, jobs, options, rates, slowness, bounds, remaining_work, window)
     return outlook
+
+
+def with_caps(outlook: Outlooks, jobs: Sequence[JobView], left: RemainingWork) -> Outlooks:
+    """The same, with the seconds until each job is done or has read all that it may (`JobView.samples_left`).
+
+    At a batch of which a sample is worth less it comes to that with less of its work done, and so sooner.
+    """
+    capped = [row for row, job in enumerate(jobs) if job.samples_left is not None]
+    if not capped:
+        return outlook
+    most = np.stack([_most_work(jobs[row], outlook.batches[row], outlook.noise[row]) for row in capped])
+    mean = left.mean[capped, None]
+    done = np.minimum(most, mean)
+    for at, row in enumerate(capped):
+        if not is_declared(jobs[row]):
+            done[at] = np.minimum(left.within(row, most[at]), mean[at])
+    seconds = outlook.remaining_seconds.copy()
+    seconds[capped] *= done / mean
+    return replace(outlook, remaining_seconds=seconds)
+
+
+def _most_work(job: JobView, batches: Ints, noise: float | None) -> Floats:
+    """That the samples which the job may still read do at each of these batches, one sample at least."""
+    worth = works_per_sample(
+        np.maximum(batches, 1), job.limits.reference_batch, known_noise(job, noise), scale_invariant=job.scale_invariant
+    )  # fmt: skip
+    return max(job.samples_left or 0, 1) * worth
 
 
 def _groups(

@@ -117,11 +117,13 @@ class Reported:
         """The work of a job that is no longer there, and whether that was all of it.
 
         A decision saw it last some time before its end. `told`: what the snapshot says of it; of whom it says nothing
-        is taken to have finished.
+        is taken to have finished. What a job declares is less than done where it ended with the samples that it may
+        read; the work that is told is rounded down.
         """
         completed = told is None or told.completed
         if completed and self.total is not None:
-            return self.total, True
+            work = self.total if told is None else told.work
+            return (work if work + 1 < self.total else self.total), True
         return max(self.done, told.work if told is not None else 0), completed
 
 

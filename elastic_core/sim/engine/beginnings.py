@@ -96,6 +96,7 @@ def with_what_was_seen(record: JobRecord, stood: JobView) -> JobRecord:
         record,
         total_samples=stood.total_samples,
         most_samples=stood.most_samples,
+        samples_left=_samples_left(record, stood),
         state_bytes=stood.state_bytes,
         measured=measured,
         expected_samples=stood.expected_samples,
@@ -103,6 +104,13 @@ def with_what_was_seen(record: JobRecord, stood: JobView) -> JobRecord:
         step_forecast=stood.step_forecast,
         exchange=stood.exchange,
     )
+
+
+def _samples_left(record: JobRecord, stood: JobView) -> int | None:
+    """A sample read counts as one of work: so `projection.work_of` ends the job."""
+    if stood.samples_left is None:
+        return None
+    return max(0, stood.samples_left - (record.reported_samples - stood.done_samples))
 
 
 def _latest_of_each(before: Iterable[PlacedSpeed], own: Iterable[PlacedSpeed]) -> tuple[PlacedSpeed, ...]:

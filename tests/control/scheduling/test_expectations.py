@@ -67,6 +67,20 @@ def test_progress_goes_at_the_rate_of_the_goodput() -> None:
     assert progress[1] - 1000.0 == pytest.approx(2 * (samples[1] - 1000.0), rel=0.01)
 
 
+def test_who_may_read_so_many_samples_more_is_done_once_it_has() -> None:
+    """At a batch of 64, of which a sample is worth half of one of the reference batch: a hundred steps of a second."""
+    view = replace(running(), limits=limits(batch=(16, 64)), noise_scale=32.0, scale_invariant=True)
+    view = replace(view, total_samples=10**9)
+    told = of(replace(view, samples_left=6_400))
+    assert told.work_left == (6_400,) * 3
+    assert told.finish_at is not None
+    assert told.finish_at[1] == pytest.approx(1000.0 + 100.0, abs=6.0)
+    unknown = of(replace(view, total_samples=None, most_samples=5_000, samples_left=1_400))
+    assert unknown.work_left[2] <= 5_000 - view.done_samples
+    assert unknown.finish_at is not None
+    assert unknown.finish_at[1] <= 1000.0 + 1_400 / 64 + 2.0
+
+
 FORECAST = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(8e3, 1e4, 1.2e4), source="loss curve")
 
 

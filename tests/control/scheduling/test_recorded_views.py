@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState, Snapshot, StepForecast, WorkForecast, from_json, to_json
-from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
+from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view, unsubmitted
 from tests.builders import FACTS, a_spec
 
 
@@ -43,3 +45,10 @@ def test_a_picture_recorded_before_there_was_a_most_is_read_and_stays_as_it_was(
     stored = to_json(control.snapshot())
     assert "most_samples" not in stored["jobs"][0]
     assert from_json(Snapshot, stored) == control.snapshot()
+
+
+def test_a_job_that_is_not_submitted_yet_is_estimated_with_the_samples_that_it_may_read() -> None:
+    capped = a_spec(work={"samples": 10_000, "measure": "progress", "max_samples": 4_000})
+    view = replace(unsubmitted(capped, "a", capped.limits(), now=0.0), total_samples=10_000)
+    assert (view.samples_left, view.remaining_samples) == (4_000, 4_000)
+    assert unsubmitted(a_spec(), "a", a_spec().limits(), now=0.0).samples_left is None

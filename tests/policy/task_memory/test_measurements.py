@@ -271,3 +271,14 @@ def test_a_rate_is_worked_out_anew_where_only_jobs_in_another_unit_have_finished
     measurements.set_rates(tasks, [before], [500.0])
     measurements.learn(tasks, [after])
     assert measurements.rate_of(tasks, after) == rate
+
+
+def test_a_job_that_ended_before_it_had_done_what_it_declared_teaches_what_it_did() -> None:
+    """With the samples that it might read; the work that is told is rounded down."""
+    tasks: dict[str, measurements.TaskMemory] = {}
+    jobs = [a_job(name, 0.1, total_samples=1000, scale_invariant=True) for name in "abc"]
+    measurements.learn(tasks, jobs, declared={"a", "b", "c"})
+    measurements.set_rates(tasks, jobs, [10.0] * 3)
+    told = measurements.learn(tasks, [], ended=[ended("a", 400), ended("b", 999), ended("c", 1003)])
+    assert told == [Size("t", 40.0), Size("t", 100.0), Size("t", 100.0)]
+    assert tasks[jobs[0].kind_of_work].works == [400.0, 1000.0, 1000.0]
