@@ -15,7 +15,7 @@ from elastic_core.errors import TooMany
 
 SECONDS = 120.0
 MOST = 1_000  # commits within that: eight a second, where a checkpoint takes a fair part of that to write
-SHARE_BYTES = 64 * 2**10  # of fingerprints, that a commit has; each as much again counts as a further one
+SHARE_BYTES = 64 * 2**10  # that a commit says; each as much again counts as a further one
 
 
 @dataclass(slots=True)
@@ -41,13 +41,14 @@ class CommitPace:
         if total >= (2 * MOST if final else MOST):
             raise TooMany(
                 f"job {job_id!r} has committed {total} checkpoints within {SECONDS:g} s, where one with more than "
-                f"{SHARE_BYTES} bytes of fingerprints counts for several; allowed are {MOST}. This one is taken once "
-                "there are fewer: take checkpoints less often (checkpoints.interval_seconds, .interval_steps)"
+                f"{SHARE_BYTES} bytes of fingerprints, metrics, timings and notes counts for several; allowed are "
+                f"{MOST}. This one is taken once there are fewer: take checkpoints less often "
+                "(checkpoints.interval_seconds, .interval_steps)"
             )
 
-    def count(self, job_id: str, now: float, fingerprint_bytes: int) -> None:
-        """A commit was made."""
-        weight = 1 + fingerprint_bytes // SHARE_BYTES
+    def count(self, job_id: str, now: float, size_bytes: int) -> None:
+        """A commit was made. `size_bytes`: what `check_commit` gives of it."""
+        weight = 1 + size_bytes // SHARE_BYTES
         with self._lock:
             lately = self._jobs.setdefault(job_id, _Lately())
             lately.commits.append((now, weight))

@@ -13,7 +13,7 @@ from elastic_core.control.slots_shown import cluster_shown
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
-from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus
+from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus, StoredCheckpoint
 from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
 
 
@@ -69,6 +69,9 @@ class JobAnswers:
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))
+
+    def stored_checkpoints(self, job_id: str) -> list[StoredCheckpoint]:
+        return self._ledger.read(lambda tx: reads.stored_checkpoints(tx, job_id))
 
     def checkpoints_page(self, job_id: str, part: Part) -> CheckpointPage:
         return self._ledger.read(lambda tx: job_parts.checkpoints_page(tx, job_id, part))

@@ -88,10 +88,10 @@ class LedgerTrainer:
 
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check(commit)
-        fingerprint_bytes = check_commit(commit)
+        size_bytes = check_commit(commit)
         self._pace.check(self._claims.job_id, self._ledger.clock(), final=commit.final)
         answer = self._commit(commit)
-        self._pace.count(self._claims.job_id, self._ledger.clock(), fingerprint_bytes)
+        self._pace.count(self._claims.job_id, self._ledger.clock(), size_bytes)
         return answer
 
     def _commit(self, commit: Commit) -> CommitAnswer:

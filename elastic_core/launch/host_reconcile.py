@@ -17,7 +17,6 @@ from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
-from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.protocol.service import PoolControl, ServiceControl
 from elastic_core.state.stores.litter import NotSwept, sweep
 from elastic_core.state.stores.store import CheckpointStore
@@ -87,12 +86,12 @@ def sweep_store(
     # Epochs before checkpoints: what one of them commits in between is then among the checkpoints; what a later epoch
     # writes is younger than the grace.
     epochs = control.live_epochs(sorted(jobs))
-    checkpoints: list[CheckpointRecord] = [record for job in jobs for record in control.checkpoints(job)]
+    checkpoints = [stored for job in jobs for stored in control.stored_checkpoints(job)]
     try:
         swept = sweep(
             store,
             answer.removable_checkpoints,
-            {record.uri for record in checkpoints if record.checkpoint_id not in removable},
+            {stored.uri for stored in checkpoints if stored.checkpoint_id not in removable},
             clock(),
             LITTER_SECONDS,
             jobs=jobs,

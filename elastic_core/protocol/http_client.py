@@ -35,6 +35,7 @@ from elastic_core.protocol.records import (
     NodeStatus,
     PolicyInForce,
     SegmentStatus,
+    StoredCheckpoint,
     Submission,
     SweepStarted,
 )
@@ -259,6 +260,10 @@ class HttpControl:
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         answer: list[CheckpointRecord] = self._channel.call("checkpoints", job_id=job_id)
+        return answer
+
+    def stored_checkpoints(self, job_id: str) -> list[StoredCheckpoint]:
+        answer: list[StoredCheckpoint] = self._channel.call("stored_checkpoints", job_id=job_id)
         return answer
 
     def acquire(self, segment_id: str) -> SegmentStatus:

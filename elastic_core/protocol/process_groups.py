@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from elastic_core.domain import Allocation, ExactLoss, from_json, to_json
 from elastic_core.domain.number_ranges import EXIT_CODE
 from elastic_core.protocol.encoding import numbers
-from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
+from elastic_core.protocol.records import JobFacts, RestorePoint, StoredCheckpoint
 from elastic_core.spec import JobSpec
 from elastic_core.spec.bounds import MOST_CHARACTERS
 from elastic_core.text import plural, shortened, storable
@@ -163,5 +163,5 @@ class ReconcileAnswer:
     actions: tuple[str, ...]  # what was put right, in words
     active_segments: tuple[str, ...]  # segments that should have an Airflow run
     active_jobs: tuple[str, ...]
-    removable_checkpoints: tuple[CheckpointRecord, ...] = ()
+    removable_checkpoints: tuple[StoredCheckpoint, ...] = ()
     ended_lately: tuple[str, ...] = ()  # jobs whose litter is looked for this time

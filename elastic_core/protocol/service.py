@@ -30,6 +30,7 @@ from elastic_core.protocol.records import (
     NodeStatus,
     PolicyInForce,
     SegmentStatus,
+    StoredCheckpoint,
     Submission,
     SweepStarted,
 )
@@ -77,6 +78,9 @@ class JobRecords(Protocol):
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
+
+    def stored_checkpoints(self, job_id: str) -> list[StoredCheckpoint]:
+        """Where the files of `checkpoints` are, and no more of them."""
 
     def finished_runs(self, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
         """The last `limit` jobs that have trained, to their end or not, with imported history; the oldest first.

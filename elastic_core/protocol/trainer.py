@@ -31,6 +31,7 @@ SENT_AT_HEADER = "x-elastic-sent-at"  # Unix time by the trainer's clock, of eac
 CLOCKS_AGREE_SECONDS = 5.0  # apart: how long a request was under way is not known
 MOST_NOTES, NOTE_CHARACTERS = 20, 2_000  # of one commit, and of each note
 MOST_FIGURES = 1_000  # metrics, or timings
+MOST_FIGURE_BYTES = 128 * 2**10  # as JSON: of a commit's metrics and timings together
 MOST_COSTS = 32  # exchanges that a job tells the costs of: decisions are given them
 MOST_FINGERPRINT_BYTES = 8 * 2**20  # as JSON: of 1,000 ranks that each name an object a pass (audit: full), 40 passes
 MOST_URI = 1_024  # characters
@@ -116,7 +117,8 @@ class CommitAnswer:
 
 
 def check_commit(commit: Commit) -> int:
-    """Raises `UserError` for texts and maps that are larger than any job needs. Gives the bytes of the fingerprints."""
+    """Raises `UserError` for texts and maps that are larger than any job needs. Gives its bytes, but
+    for what every commit has."""
     _check_text("uri", commit.uri, MOST_URI)
     _check_text("manifest_sha256", commit.manifest_sha256)
     check_count("notes", len(commit.notes), MOST_NOTES)
@@ -129,13 +131,19 @@ def check_commit(commit: Commit) -> int:
             raise UserError(
                 f"the timing {name!r} is {value}; allowed are Unix seconds from {INSTANT.least:g} to {INSTANT.most:g}"
             )
-    size = len(encode(commit.fingerprints))
-    if size > MOST_FINGERPRINT_BYTES:
+    figures = len(encode(commit.metrics)) + len(encode(commit.timings))
+    if figures > MOST_FIGURE_BYTES:
         raise UserError(
-            f"the fingerprints of the samples read have {size} bytes as JSON; allowed are {MOST_FINGERPRINT_BYTES} a "
-            "commit: take checkpoints more often"
+            f"metrics and timings have {figures} bytes as JSON; allowed are {MOST_FIGURE_BYTES} a commit: give fewer, "
+            "or shorter names"
         )
-    return size
+    fingerprints = len(encode(commit.fingerprints))
+    if fingerprints > MOST_FINGERPRINT_BYTES:
+        raise UserError(
+            f"the fingerprints of the samples read have {fingerprints} bytes as JSON; allowed are "
+            f"{MOST_FINGERPRINT_BYTES} a commit: take checkpoints more often"
+        )
+    return figures + fingerprints + len(encode(commit.notes))
 
 
 def check_observations(observations: Sequence[Observation]) -> None:

@@ -11,6 +11,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.records import StoredCheckpoint
 from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.spec import parse_cluster_spec
 from elastic_core.spec.admitted_layouts import Admitted
@@ -543,6 +544,19 @@ def test_a_heartbeat_that_comes_late_takes_no_step_back(plane: Plane) -> None:
     for step in (7, 5, 7):
         trainer.heartbeat(a_beat(step))
         assert plane.service.job("job-a").step == 7
+
+
+def test_where_the_files_of_checkpoints_are_is_told_of_each_that_was_not_swept(plane: Plane) -> None:
+    order = plane.life().start()
+    for step in (1, 2, 3):
+        plane.trainer(order.token).commit(a_commit(order, step))
+    first, *left = plane.service.checkpoints("job-a")
+    plane.service.swept([first.checkpoint_id])
+    assert plane.service.stored_checkpoints("job-a") == [
+        StoredCheckpoint(checkpoint_id=one.checkpoint_id, job_id="job-a", step=one.step, uri=one.uri) for one in left
+    ]
+    with pytest.raises(NotFound):
+        plane.service.stored_checkpoints("job-b")
 
 
 def test_swept_checkpoints_are_no_candidates(plane: Plane) -> None:

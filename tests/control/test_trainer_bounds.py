@@ -28,6 +28,10 @@ NEEDS = replace(told_costs(A_COST, num_nodes=2), num_slots=4)
         ({"metrics": {str(n): 0.0 for n in range(1_001)}}, "metrics has 1001 entries; allowed are 1000"),
         ({"metrics": {"m" * 257: 0.0}}, "a name in metrics has 257 characters"),
         ({"timings": {"t" * 257: 0.0}}, "a name in timings has 257 characters"),
+        (
+            {"metrics": {f"{n:0>200}": 0.5 for n in range(400)}, "timings": {f"{n:0>200}": 0.5 for n in range(400)}},
+            "metrics and timings have 165602 bytes as JSON; allowed are 131072 a commit: give fewer, or shorter names",
+        ),
         ({"fingerprints": {"epochs": ["x" * 1_024] * 9_000}}, "fingerprints .* allowed are 8388608 a commit"),
         ({"manifest_sha256": "0" * 257}, "manifest_sha256 has 257 characters"),
         ({"uri": "job-a/" + "9" * 5_000}, "uri has 5006 characters"),
@@ -193,6 +197,19 @@ def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
         trainer.commit(a_commit(order, step))
     trainer.commit(a_commit(order, 7, final=True))
     assert len(plane.service.checkpoints("job-a")) == 7
+
+
+def test_a_commit_with_much_to_say_counts_for_several(
+    control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_pace, "MOST", 3)
+    plane = Plane(control, control.trainer, clock)
+    order = plane.life().start()
+    metrics, timings = ({f"{name}{n:0>118}": 0.5 for n in range(500)} for name in ("m", "t"))
+    trainer = plane.trainer(order.token)
+    trainer.commit(a_commit(order, 1, metrics=metrics, timings=timings, notes=("x" * 2_000,) * 5))
+    with pytest.raises(TooMany, match="has committed 3 checkpoints"):
+        trainer.commit(a_commit(order, 2))
 
 
 def test_a_commit_of_large_fingerprints_counts_for_several() -> None:

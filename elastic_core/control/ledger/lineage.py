@@ -7,9 +7,10 @@ another job that it began from: what is before that is the other job's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, bindparam, column, func, select, text
+from sqlalchemy import BigInteger, Row, and_, bindparam, column, func, select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
@@ -34,7 +35,19 @@ _WALK = (
     .columns(column("id", BigInteger))
     .subquery("walk")
 )
-_CHAIN = select(CheckpointRow).join(_WALK, _WALK.c.id == CheckpointRow.id).order_by(CheckpointRow.id.desc())
+_USABLE = and_(~CheckpointRow.bad, CheckpointRow.swept_at.is_(None))
+_CHAIN = (
+    select(CheckpointRow.id, CheckpointRow.step, _USABLE.label("usable"))
+    .join(_WALK, _WALK.c.id == CheckpointRow.id)
+    .order_by(CheckpointRow.id.desc())
+)
+_NEWEST_USABLE = (
+    select(CheckpointRow)
+    .join(_WALK, _WALK.c.id == CheckpointRow.id)
+    .where(_USABLE)
+    .order_by(CheckpointRow.id.desc())
+    .limit(bindparam("most"))
+)
 _READS = (
     select(CheckpointRow.fingerprints)
     .join(_WALK, _WALK.c.id == CheckpointRow.id)
@@ -43,12 +56,12 @@ _READS = (
 )
 
 
-def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> list[CheckpointRow]:
+def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> Sequence[Row[int, int, bool]]:
     """From `head_id` back to the job's first commit, and a fork's start, or to where `most` usable ones are found: a
-    long history costs who needs its end no more than a short one."""
+    long history costs who needs its end no more than a short one. Of each its id, step, and whether it is `usable`."""
     if head_id is None:
         return []
-    return list(tx.session.scalars(_CHAIN, {"head": head_id, "most": most, "job": job.id}))
+    return tx.session.execute(_CHAIN, {"head": head_id, "most": most, "job": job.id}).all()
 
 
 def reads(tx: Tx, job: JobRow) -> list[dict[str, Any]]:
@@ -62,7 +75,9 @@ def usable(row: CheckpointRow) -> bool:
 
 def newest_usable(tx: Tx, job: JobRow, head_id: int | None, most: int) -> list[CheckpointRow]:
     """At most so many of the chain, the newest first."""
-    return [row for row in chain(tx, job, head_id, most) if usable(row)][:most]
+    if head_id is None:
+        return []
+    return list(tx.session.scalars(_NEWEST_USABLE, {"head": head_id, "most": most, "job": job.id}))
 
 
 def restore_point(tx: Tx, job: JobRow) -> RestorePoint:

@@ -26,6 +26,7 @@ from elastic_core.protocol.records import (
     JobGroup,
     JobStatus,
     SegmentStatus,
+    StoredCheckpoint,
     registered_key,
 )
 from elastic_core.protocol.tokens import TrainerTokens
@@ -135,6 +136,17 @@ def checkpoints(tx: Tx, job_id: str) -> list[CheckpointRecord]:
     tx.job(job_id)
     query = select(CheckpointRow).where(CheckpointRow.job_id == job_id, CheckpointRow.swept_at.is_(None))
     return [views.checkpoint_record(row) for row in tx.session.scalars(query.order_by(CheckpointRow.id))]
+
+
+def stored_checkpoints(tx: Tx, job_id: str) -> list[StoredCheckpoint]:
+    """The same without their metrics, which may be megabytes of a job that keeps many."""
+    tx.job(job_id)
+    query = select(CheckpointRow.id, CheckpointRow.job_id, CheckpointRow.step, CheckpointRow.uri)
+    query = query.where(CheckpointRow.job_id == job_id, CheckpointRow.swept_at.is_(None)).order_by(CheckpointRow.id)
+    return [
+        StoredCheckpoint(checkpoint_id=number, job_id=of_job, step=step, uri=uri)
+        for number, of_job, step, uri in tx.session.execute(query)
+    ]
 
 
 def order_of(tx: Tx, tokens: TrainerTokens, segment_id: str) -> LaunchOrder:

@@ -293,7 +293,7 @@ class CheckpointRow(Base):
     layout: Mapped[Json]
     metrics: Mapped[Json]
     fingerprints: Mapped[Json] = mapped_column(deferred=True)  # megabytes, of many ranks; only proofs want them
-    timings: Mapped[Json]
+    timings: Mapped[Json] = mapped_column(deferred=True)  # statements in SQL read them
     committed_at: Mapped[float]
     final: Mapped[bool]
     bad: Mapped[bool] = mapped_column(default=False)

@@ -17,12 +17,12 @@ from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
-from elastic_core.control.ledger.views import checkpoint_record, spec_of
+from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.transitions.retention import DAY
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.process_groups import FORK
-from elastic_core.protocol.records import CheckpointRecord, JobFacts
+from elastic_core.protocol.records import JobFacts, StoredCheckpoint
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
 TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
@@ -30,8 +30,8 @@ TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
 _METRIC = CheckpointRow.metrics.op("->", return_type=JSONB())(JobRow.facts.op("->>")("metric")).label("metric")
 _NOT_SWEPT = (
     select(
-        CheckpointRow.id, CheckpointRow.job_id, CheckpointRow.lineage, CheckpointRow.uri, CheckpointRow.bad,
-        CheckpointRow.committed_at, _METRIC,
+        CheckpointRow.id, CheckpointRow.job_id, CheckpointRow.lineage, CheckpointRow.step, CheckpointRow.uri,
+        CheckpointRow.bad, CheckpointRow.committed_at, _METRIC,
     )
     .join(JobRow, JobRow.id == CheckpointRow.job_id)
     .where(CheckpointRow.swept_at.is_(None))
@@ -42,7 +42,7 @@ _TURN = func.abs(func.hashtext(JobRow.id), type_=Integer) % TURNS
 _FORKED_FROM = JobRow.results[FORK]["uri"].astext
 
 
-def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
+def removable(tx: Tx) -> tuple[StoredCheckpoint, ...]:
     """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
     that another active job warm-starts from, or was forked from."""
     lately = or_(JobRow.state == JobState.ACTIVE, JobRow.finished_at > tx.now - DAY)
@@ -50,13 +50,11 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(looked_at))}
     rows = tx.session.execute(_NOT_SWEPT.where(looked_at))
     needed = _needed_by_others(tx)
-    given_up = [
-        row.id
+    return tuple(
+        StoredCheckpoint(checkpoint_id=row.id, job_id=job_id, step=row.step, uri=row.uri)
         for job_id, of_job in groupby(rows, key=lambda row: row.job_id)
         for row in _given_up(tx, jobs[job_id], list(of_job), needed)
-    ]
-    records = {row.id: checkpoint_record(row) for row in tx.among(CheckpointRow.id, given_up)}
-    return tuple(records[number] for number in given_up)
+    )
 
 
 def ended_lately(tx: Tx) -> tuple[str, ...]:
@@ -92,7 +90,8 @@ def _given_up(tx: Tx, job: JobRow, rows: Sequence[_Unswept], needed: set[str]) -
     ]
     if not rest:
         return []
-    starts = {row.id for row in lineage.newest_usable(tx, job, job.head_id, spec_of(job).checkpoints.keep_last)}
+    chain = lineage.chain(tx, job, job.head_id, spec_of(job).checkpoints.keep_last)
+    starts = {row.id for row in chain if row.usable}
     return [row for row in rest if row.id not in starts]
 
 

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TypeVar
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.protocol.records import CheckpointRecord
+from elastic_core.protocol.records import StoredCheckpoint
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
 from elastic_core.state.stores.store import CheckpointStore, Entry, ListsLevels
 
@@ -49,7 +49,7 @@ class NotSwept(InfrastructureError):
 
 def sweep(
     store: CheckpointStore,
-    removable: Sequence[CheckpointRecord],
+    removable: Sequence[StoredCheckpoint],
     live: Collection[str],
     now: float,
     grace: float,

@@ -209,6 +209,8 @@ def test_no_look_at_a_job_drags_along_what_its_commits_say_that_they_read(
     clock.advance(600.0)
     trainer.heartbeat(a_beat(6))
     assert [record.step for record in control._ledger.read(removable)] == [1, 2, 3]
+    assert [record.step for record in control.stored_checkpoints("job-a")] == [1, 2, 3, 4, 5, 6]
+    assert not {name for name in read if any(large in name for large in ("fingerprints", "metrics", "timings"))}
     for look in (control.jobs, control.snapshot, lambda: control.checkpoints("job-a"), lambda: control.reconcile([])):
         look()
     control.launch_order(order.segment_id)
