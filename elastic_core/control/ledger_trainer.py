@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.orders import exact_loss_of, launch_order
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.number_checks import check_numbers
+from elastic_core.control.paces import Paces
 from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.seen_lately import SeenLately
@@ -43,12 +43,12 @@ class LedgerTrainer:
     """
 
     def __init__(
-        self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, pace: CommitPace,
+        self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, paces: Paces,
         tokens: TrainerTokens, claims: Claims, sent_at: float | None = None,
     ) -> None:  # fmt: skip
         """`aside`: what nobody waits for. `sent_at`: see `LedgerControl.trainer`."""
         self._ledger, self._allocator, self._aside = ledger, allocator, aside
-        self._lately, self._pace = lately, pace
+        self._lately, self._paces = lately, paces
         self._tokens = tokens
         self._claims = claims
         self._sent_at = sent_at
@@ -89,9 +89,9 @@ class LedgerTrainer:
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check(commit)
         size_bytes = check_commit(commit)
-        self._pace.check(self._claims.job_id, self._ledger.clock(), final=commit.final)
+        self._paces.commits.check(self._claims.job_id, self._ledger.clock(), final=commit.final)
         answer = self._commit(commit)
-        self._pace.count(self._claims.job_id, self._ledger.clock(), size_bytes)
+        self._paces.commits.count(self._claims.job_id, self._ledger.clock(), size_bytes)
         return answer
 
     def _commit(self, commit: Commit) -> CommitAnswer:
@@ -103,6 +103,8 @@ class LedgerTrainer:
             (False, None) if commit.finished else self._ledger.read(lambda tx: self._before_boundary(tx, commit))
         )
         if is_to_be_decided:
+            if not commit.draining:  # those end by themselves: others have to be started first
+                self._paces.boundaries.take(self._claims.job_id, self._ledger.clock())
             # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
             # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
             # every one of its own steps, from a picture in which it is half carried out.

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from elastic_core.control import sweep_starts
-from elastic_core.control.commit_pace import CommitPace
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_answers import JobAnswers
 from elastic_core.control.job_list import JobsWanted, page_of
@@ -22,6 +21,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
+from elastic_core.control.paces import Paces
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
@@ -95,7 +95,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._replays = replays or DecidesHere()
         self._runs, self._champions = runs, champions
         self._tokens = TrainerTokens(trainer_secret)
-        self._lately, self._pace = SeenLately(settings), CommitPace()
+        self._lately, self._paces = SeenLately(settings), Paces()
         self._waiting = WaitingJobs()
         self._started_at = ledger.clock()
         self._upkeep_due = retention.Due(self._started_at)
@@ -128,7 +128,7 @@ class LedgerControl(JobActions, JobAnswers):
         that is not ours."""
         claims = self._tokens.read(token)
         return LedgerTrainer(
-            self._ledger, self.allocator, self.aside, self._lately, self._pace, self._tokens, claims, sent_at
+            self._ledger, self.allocator, self.aside, self._lately, self._paces, self._tokens, claims, sent_at
         )
 
     # jobs

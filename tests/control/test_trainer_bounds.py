@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from elastic_core.control import commit_pace
-from elastic_core.control.commit_pace import CommitPace
+from elastic_core.control import paces
+from elastic_core.control.paces import SEGMENT_SECONDS, SEGMENTS, Allowance, CommitPace
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExchangeFigures, Layout
 from elastic_core.errors import TooMany, UserError
@@ -180,7 +180,7 @@ def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
     control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after an outage. One that ends its segment is taken, and what other jobs commit."""
-    monkeypatch.setattr(commit_pace, "MOST", 3)
+    monkeypatch.setattr(paces, "MOST", 3)
     plane = Plane(control, control.trainer, clock)
     order, other = plane.life(slots=(2, 2)).start(), plane.life("job-b", slots=(2, 2)).start()
     trainer = plane.trainer(order.token)
@@ -202,7 +202,7 @@ def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
 def test_a_commit_with_much_to_say_counts_for_several(
     control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_pace, "MOST", 3)
+    monkeypatch.setattr(paces, "MOST", 3)
     plane = Plane(control, control.trainer, clock)
     order = plane.life().start()
     metrics, timings = ({f"{name}{n:0>118}": 0.5 for n in range(500)} for name in ("m", "t"))
@@ -210,6 +210,49 @@ def test_a_commit_with_much_to_say_counts_for_several(
     trainer.commit(a_commit(order, 1, metrics=metrics, timings=timings, notes=("x" * 2_000,) * 5))
     with pytest.raises(TooMany, match="has committed 3 checkpoints"):
         trainer.commit(a_commit(order, 2))
+
+
+def test_a_job_that_ends_one_segment_after_the_other_waits_at_its_next_boundary(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    """Each has all jobs decided on. Its checkpoints and its end wait for nothing, nor do other jobs."""
+    plane = Plane(control, control.trainer, clock)
+    order, other = plane.life(slots=(2, 2)).start(), plane.life("job-b", slots=(2, 2)).start()
+    for step in range(1, SEGMENTS + 1):
+        answer = plane.trainer(order.token).commit(a_commit(order, step, final=True))
+        assert answer.order is not None
+        order = answer.order
+    decided = control.decisions(1)[0].decision_id
+    late = a_commit(order, SEGMENTS + 1, final=True)
+    with pytest.raises(TooMany, match=r"'job-a' has ended 60 segments, and one every 2 s since.*segment\.seconds"):
+        plane.trainer(order.token).commit(late)
+    assert control.decisions(1)[0].decision_id == decided
+    assert control.job("job-a").segment_id == order.segment_id
+    plane.trainer(order.token).commit(a_commit(order, SEGMENTS + 1))
+    assert plane.trainer(other.token).commit(a_commit(other, 1, final=True)).order is not None
+    clock.advance(SEGMENT_SECONDS)
+    last = a_commit(order, SEGMENTS + 2, final=True)
+    answer = plane.trainer(order.token).commit(last)
+    assert answer.order is not None
+    assert plane.trainer(order.token).commit(last) == answer, "asked again it is answered, not made again"
+    with pytest.raises(TooMany):
+        plane.trainer(answer.order.token).commit(a_commit(answer.order, SEGMENTS + 3, final=True))
+    finished = plane.trainer(answer.order.token).commit(a_commit(answer.order, SEGMENTS + 3, finished=True))
+    assert finished.order is None
+
+
+def test_an_allowance_that_was_spent_comes_back_by_and_by_also_where_the_clock_is_set_back() -> None:
+    allowance = Allowance(10.0, per_second=0.5)
+    allowance.spend("job-a", 100.0, 14.0)
+    assert [allowance.left("job-a", at) for at in (100.0, 104.0, 110.0, 1e6)] == [-4.0, -2.0, 1.0, 10.0]
+    assert (allowance.left("job-b", 100.0), allowance.left("job-a", 99.0)) == (10.0, 10.0)
+
+
+def test_jobs_whose_allowance_is_whole_again_are_not_remembered() -> None:
+    allowance = Allowance(10.0, per_second=1.0)
+    for number in range(1_000):
+        allowance.spend(f"job-{number}", float(number), 5.0)
+    assert len(allowance._spent) <= 257
 
 
 def test_a_commit_of_large_fingerprints_counts_for_several() -> None:
