@@ -76,8 +76,10 @@ class LedgerTrainer:
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check(*observations)
-        check_observations(observations)
+        size_bytes = check_observations(observations)
+        self._paces.reports.check(self._claims.job_id, self._ledger.clock())
         difference = self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
+        self._paces.reports.count(self._claims.job_id, self._ledger.clock(), len(observations), size_bytes)
         if difference is not None and self._lately.is_first_difference(self._claims.epoch):
             log.warning(f"reports that differ from their lease count as not told: {difference}",
                         job=self._claims.job_id, epoch=self._claims.epoch)  # fmt: skip

@@ -1,5 +1,5 @@
-"""How often a job may commit, and end its segments: what it writes is looked at each minute or is in the ledger for
-good, and a boundary that nobody planned has all jobs decided on.
+"""How often a job may commit and end its segments, and how much it may report: what it writes is looked at each minute,
+or is in the ledger for good or for a month, and a boundary that nobody planned has all jobs decided on.
 
 Counted by the process that is asked, and not in the ledger: whatever a job's code commits, marks as corrupt or repeats,
 this costs nobody a look at its rows. What comes too early is answered as if the ledger were away: it is sent again
@@ -18,6 +18,9 @@ SECONDS = 120.0
 MOST = 1_000  # commits within that: eight a second, where a checkpoint takes a fair part of that to write
 SHARE_BYTES = 64 * 2**10  # that a commit says; each as much again counts as a further one
 SEGMENTS, SEGMENT_SECONDS = 60, 2.0  # at once, and until there is one more. Each is also a run of Airflow's
+# Of reports, at once and a second: an hour without an answer, and ten times what a trainer says by itself.
+REPORTS, REPORTS_A_SECOND = 10_000, 20
+REPORT_BYTES, REPORT_BYTES_A_SECOND = 32 * 2**20, 32 * 2**10
 FEW = 128  # jobs that an allowance remembers in any case
 
 
@@ -64,6 +67,28 @@ class BoundaryPace:
                 "segment.steps)"
             )
         self._boundaries.spend(job_id, now, 1)
+
+
+class ReportPace:
+    """Of one control plane. A trainer keeps what is not taken, as it does in an outage."""
+
+    def __init__(self) -> None:
+        self._reports = Allowance(REPORTS, REPORTS_A_SECOND)
+        self._bytes = Allowance(REPORT_BYTES, REPORT_BYTES_A_SECOND)
+
+    def check(self, job_id: str, now: float) -> None:
+        """Raises `TooMany`."""
+        if min(self._reports.left(job_id, now), self._bytes.left(job_id, now)) <= 0:
+            raise TooMany(
+                f"job {job_id!r} has reported {REPORTS} observations or {REPORT_BYTES} bytes, and "
+                f"{REPORTS_A_SECOND} or {REPORT_BYTES_A_SECOND} a second since, which is the most. This is taken "
+                "later: report less often, and fewer metrics"
+            )
+
+    def count(self, job_id: str, now: float, reports: int, size_bytes: int) -> None:
+        """They were taken."""
+        self._reports.spend(job_id, now, reports)
+        self._bytes.spend(job_id, now, size_bytes)
 
 
 @dataclass(slots=True)
@@ -117,3 +142,4 @@ class Paces:
 
     commits: CommitPace = field(default_factory=CommitPace)
     boundaries: BoundaryPace = field(default_factory=BoundaryPace)
+    reports: ReportPace = field(default_factory=ReportPace)

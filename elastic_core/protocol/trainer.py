@@ -146,8 +146,8 @@ def check_commit(commit: Commit) -> int:
     return figures + fingerprints + len(encode(commit.notes))
 
 
-def check_observations(observations: Sequence[Observation]) -> None:
-    """As `check_commit`, of each of them, and how much they are together."""
+def check_observations(observations: Sequence[Observation]) -> int:
+    """As `check_commit`, of each of them, and how much they are together. Gives the bytes of all."""
     check_count("observations", len(observations), MOST_OBSERVATIONS)
     check_count("what was observed", sum(map(figures_in, observations)), MOST_OBSERVED)
     for one in observations:
@@ -160,6 +160,7 @@ def check_observations(observations: Sequence[Observation]) -> None:
             _check_text("algorithm", figures.algorithm)
         if one.exchange_needs is not None:
             _check_needs(one.exchange_needs)
+    return len(encode(observations))
 
 
 def _check_needs(needs: ExchangeNeeds) -> None:

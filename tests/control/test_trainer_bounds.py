@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from elastic_core.control import paces
-from elastic_core.control.paces import SEGMENT_SECONDS, SEGMENTS, Allowance, CommitPace
+from elastic_core.control.paces import (
+    REPORT_BYTES,
+    REPORT_BYTES_A_SECOND,
+    REPORTS,
+    SEGMENT_SECONDS,
+    SEGMENTS,
+    Allowance,
+    CommitPace,
+)
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExchangeFigures, Layout
 from elastic_core.errors import TooMany, UserError
@@ -253,6 +263,41 @@ def test_jobs_whose_allowance_is_whole_again_are_not_remembered() -> None:
     for number in range(1_000):
         allowance.spend(f"job-{number}", float(number), 5.0)
     assert len(allowance._spent) <= 257
+
+
+def test_a_job_that_reports_without_end_is_to_report_later(control: LedgerControl, clock: FakeClock) -> None:
+    """What is not taken is sent again. The reports of other jobs are taken."""
+    plane = Plane(control, control.trainer, clock)
+    order, other = plane.life(slots=(2, 2)).start(), plane.life("job-b", slots=(2, 2)).start()
+    trainer = plane.trainer(order.token)
+    for first in range(0, REPORTS, 1_000):
+        trainer.observe([an_observation(step, order) for step in range(first, first + 1_000)])
+    late = [an_observation(REPORTS, order)]
+    with pytest.raises(TooMany, match=r"'job-a' has reported 10000 observations .* 20 or .* This is taken later"):
+        trainer.observe(late)
+    plane.trainer(other.token).observe([an_observation(1, other)])
+    clock.advance(1.0)
+    trainer.observe(late)
+    assert control._ledger.read(lambda tx: tx.session.scalar(text("SELECT max(step) FROM observations"))) == REPORTS
+
+
+def test_reports_are_weighed_by_all_that_they_say(control: LedgerControl, clock: FakeClock) -> None:
+    plane = Plane(control, control.trainer, clock)
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    metrics = {f"{number:0>256}": 0.5 for number in range(1_000)}
+
+    def reported(step: int) -> bool:
+        try:
+            trainer.observe([an_observation(20 * step + more, order, metrics=metrics) for more in range(20)])
+        except TooMany:
+            return False
+        return True
+
+    size = 20 * 1_000 * (256 + 7)
+    assert sum(map(reported, range(10))) == math.ceil(REPORT_BYTES / size) < 10
+    clock.advance(size / REPORT_BYTES_A_SECOND)
+    assert reported(10)
 
 
 def test_a_commit_of_large_fingerprints_counts_for_several() -> None:

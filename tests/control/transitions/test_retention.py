@@ -149,6 +149,21 @@ def test_events_of_a_segment_that_runs_are_kept(control: LedgerControl, clock: F
     assert [event.kind for event in control.feed.events(0, segment_id=order.segment_id)] == ["segment_granted"]
 
 
+def test_reports_go_from_the_outbox_also_while_their_segment_runs(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    control.trainer(order.token).observe([an_observation(1, order)])
+    show_everything(control)
+    clock.advance(2 * KEEP_DAYS * DAY)
+    renewed = control.launch_order(order.segment_id).token
+    control.trainer(renewed).observe([an_observation(2, order)])
+    show_everything(control)
+    retention.remove_old(control._ledger)
+    left = control.feed.events(0, segment_id=order.segment_id)
+    assert [event.kind for event in left] == ["segment_granted", "observed"]
+    assert [one["step"] for one in left[-1].payload["observations"]] == [2]
+
+
 def test_without_tracking_events_wait_for_no_reader(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
     control = a_control(ledger_url, tmp_path, clock, mlflow_uri="none")
     control.set_cluster(a_cluster())
