@@ -8,4 +8,4 @@ from elastic_core.host.process import ProcessId
 
 def children(parent: int) -> list[int]:
     """Direct children, zombies excluded."""
-    return [pid for pid in sorted(process._listed_children(parent)) if ProcessId.of(pid) is not None]
+    return [pid for pid in sorted(process.listed_children(parent)) if ProcessId.of(pid) is not None]

@@ -167,10 +167,10 @@ def _pids() -> Iterator[int]:
 def in_session(leader: int, parent: int) -> list[int]:
     """Direct children of `parent` in the session that `leader` opened, zombies that it has not reaped yet among them:
     where it looks itself, and finds none, nothing of that session lives."""
-    return [pid for pid in sorted(_listed_children(parent)) if (stat := _stat(pid)) and int(stat[3]) == leader]
+    return [pid for pid in sorted(listed_children(parent)) if (stat := _stat(pid)) and int(stat[3]) == leader]
 
 
-def _listed_children(parent: int) -> set[int]:
+def listed_children(parent: int) -> set[int]:
     """Direct children, zombies among them, by the kernel's own list, which is read in microseconds.
 
     A look through all of /proc takes milliseconds, and does not meet a process that lives for less.
@@ -187,7 +187,7 @@ def _listed_children(parent: int) -> set[int]:
 
 def _kill_children(parent: int) -> set[int]:
     """SIGKILL all that are listed now; their pids."""
-    listed = _listed_children(parent)
+    listed = listed_children(parent)
     for pid in listed:
         with suppress(ProcessLookupError, PermissionError):  # ended; another user's, by a program that is setuid
             os.kill(pid, signal.SIGKILL)
@@ -277,21 +277,24 @@ def marked(variable: str, value: str) -> list[ProcessId]:
     Every descendant inherits the mark, so that it finds what a dead parent can no longer name. Processes that a fork
     server's children forked carry it in their memory (`mark_memory`).
     """
-    mark, from_fork_server = f"{variable}={value}".encode(), f"{FORKED_FROM}=".encode()
-    in_memory = f"/memfd:{_memory_name(variable, value)} ".encode()
     processes = []
     for pid in _pids():
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            carries = mark in environ
-            if not carries and any(entry.startswith(from_fork_server) for entry in environ):
-                carries = in_memory in Path(f"/proc/{pid}/maps").read_bytes()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # ended meanwhile, or another user's
-        identity = ProcessId.of(pid) if carries else None
+        identity = ProcessId.of(pid) if carries(pid, variable, value) else None
         if identity:
             processes.append(identity)
     return processes
+
+
+def carries(pid: int, variable: str, value: str) -> bool:
+    """Whether this process is marked so, as far as we may see: none that has ended meanwhile, or is another user's."""
+    mark, from_fork_server = f"{variable}={value}".encode(), f"{FORKED_FROM}=".encode()
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if mark in environ or not any(entry.startswith(from_fork_server) for entry in environ):
+            return mark in environ
+        return f"/memfd:{_memory_name(variable, value)} ".encode() in Path(f"/proc/{pid}/maps").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
 
 
 def kill_marked(variable: str, value: str) -> list[ProcessId]:

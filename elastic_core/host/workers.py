@@ -14,6 +14,7 @@ from elastic_core.host.messages import SlotId, SpawnPlan
 from elastic_core.host.pinning import cores, device_variables
 
 CONTROL_SOCKET = "control.sock"  # in the run dir, where workers have a network namespace: `launch.control_relay`
+WORKER = "ELASTIC_WORKER_NUMBER"  # marks a worker and all that it starts: see `process.marked`
 CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
 
 
@@ -43,7 +44,7 @@ def worker_command(plan: SpawnPlan, run_dir: Path, number: int, slot: SlotId, wo
         place += ["--control-socket", str(run_dir / CONTROL_SOCKET)]
     return WorkerCommand(
         argv=[*plan.argv, "--run-dir", str(run_dir), "--rank", str(number), *standby, *place],
-        env={**ranks, "PYTHONUNBUFFERED": "1", **plan.env, **device_variables(slot, os.environ)},
+        env={**ranks, "PYTHONUNBUFFERED": "1", **plan.env, WORKER: str(number), **device_variables(slot, os.environ)},
         cpus=cores(slot, [SlotId(*cpu_slot) for cpu_slot in plan.cpu_slots], sorted(os.sched_getaffinity(0))),
         log=str(run_dir / "logs" / f"rank{number}.log"),
         cwd=plan.cwd,

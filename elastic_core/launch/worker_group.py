@@ -40,8 +40,9 @@ from elastic_core.host.network import namespaces
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.worker_user.dropping import drop
-from elastic_core.host.workers import CONTROL_SOCKET, WorkerCommand, worker_command
+from elastic_core.host.workers import CONTROL_SOCKET, WORKER, WorkerCommand, worker_command
 from elastic_core.launch import control_relay, fork_server
+from elastic_core.launch.strays import EndedWorkers
 from elastic_core.launch.worker_logs import parts
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Group:
         self.serving: set[int] = set()  # of those that leave, those from which the group takes what they hold
         self.draining: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
         self.stopped: dict[int, float] = {}  # members that a signal has stopped: number -> since when
-        self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
+        self.ended = EndedWorkers()
         self.standby_request: int | None = None  # the last one that was fulfilled
         self.relay: int | None = None  # pid of the control relay, where workers have a network namespace
         self.next_relay = 0.0  # when another may be started
@@ -107,7 +108,7 @@ class Group:
         """Return when every worker is gone."""
         while self.pids:
             now = time.monotonic()
-            tick = STRAY_SECONDS if self.sessions else TICK_SECONDS
+            tick = STRAY_SECONDS if self.ended.busy else TICK_SECONDS
             wake = min(now + tick, self.deadline, *self.draining.values())
             received = signal.sigtimedwait(SIGNALS, max(0.0, wake - now))
             if received and received.si_signo != signal.SIGCHLD:
@@ -193,7 +194,7 @@ class Group:
             if pid not in self.pids:
                 continue  # a stray that ended by itself
             number, code = self.pids.pop(pid), os.waitstatus_to_exitcode(status)
-            self.sessions[number] = self.processes[number]
+            self.ended.numbers.add(number)
             log.info(f"rank {number} (pid {pid}) ended with {code}")
             if number in self.standby:
                 self.standby.discard(number)
@@ -213,19 +214,9 @@ class Group:
         self.deadline = min(self.deadline, deadline)
 
     def _end_strays_of_ended(self) -> None:
-        """End what workers that have left had started, and say that they are gone once nothing of them is left.
-
-        What has opened a session of its own is not known to be theirs: it ends with the group.
-        """
-        if not self.sessions:
-            return
-        for number, leader in list(self.sessions.items()):
-            strays = process.in_session(leader.pid, os.getpid())
-            for pid in strays:
-                process.send(pid, signal.SIGKILL)
-            if not strays:
-                del self.sessions[number]
-        self._record()
+        """End what workers that have left had started, and say that they are gone once nothing of them is left."""
+        if self.ended.numbers and self.ended.end_strays(self.processes, self.pids.values(), self.relay):
+            self._record()
 
     def _start_standby(self) -> None:
         request = self.run_dir.read(StandbyRequest)
@@ -296,7 +287,7 @@ class Group:
 
     def _record(self) -> None:
         """Write down which workers live, or may have left something."""
-        numbers = sorted({*self.pids.values(), *self.sessions})
+        numbers = sorted({*self.pids.values(), *self.ended.numbers})
         workers = (WorkerProcess(*self.processes[number], str(self.slots[number])) for number in numbers)
         self.run_dir.write(WorkerProcesses(tuple(workers)))
 
@@ -358,7 +349,7 @@ def _spawn(command: WorkerCommand) -> int:
         os.chdir(command.cwd)
         if fork_server.can_run(command.argv):
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as executing would have
-            fork_server.run(command.argv, command.env, marks=(RUN_DIR,))
+            fork_server.run(command.argv, command.env, marks=(RUN_DIR, WORKER))
         os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
     except (OSError, ValueError):
         traceback.print_exc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.worker_group import PEER_SECONDS
-from tests.launch.builders import order, scripted, wait_for, wait_until_dead, wait_until_ready, workers_of
+from tests.launch.builders import order, scripted, the_stray, wait_for, wait_until_dead, wait_until_ready, workers_of
+from tests.launch.scripted_worker import SLEEP
 
 
 def resize(folder: RunDir, *slots: int) -> None:
@@ -51,6 +53,49 @@ def test_a_worker_that_leaves_ends_nobody_else_and_its_helpers_end_with_it(home:
     launcher.stop(7, grace_seconds=20)
     report = wait_until_dead(launcher).exit
     assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def test_what_it_started_in_sessions_of_their_own_ends_before_its_slot_is_free(home: Path) -> None:
+    launcher = scripted(home, "boundary,parent")
+    folder, (first, second) = started(launcher)
+    stray = the_stray(launcher, [first, second])
+    resize(folder, 0)
+    second.send(signal.SIGKILL)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    assert not stray.alive()
+    assert first.alive()
+    launcher.stop(7, grace_seconds=20)
+    wait_until_dead(launcher)
+
+
+def test_what_a_worker_that_stays_has_started_holds_no_slots_of_others(home: Path) -> None:
+    launcher = scripted(home, "parent,boundary")
+    folder, (first, second) = started(launcher)
+    stray = the_stray(launcher, [first, second])
+    resize(folder, 0)
+    second.send(signal.SIGTERM)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    assert stray.alive()
+    launcher.stop(7, grace_seconds=20)
+    wait_until_dead(launcher)
+    assert not stray.alive()
+
+
+def test_while_there_is_a_process_of_nobody_knows_whom_slots_that_are_left_stay_held(home: Path) -> None:
+    launcher = scripted(home, "boundary,daemon")
+    folder, (first, second) = started(launcher)
+    stray = the_stray(launcher, [first, second])
+    wait_for(lambda: SLEEP.encode() in Path(f"/proc/{stray.pid}/cmdline").read_bytes())  # its environment is cleared
+    resize(folder, 0)
+    second.send(signal.SIGKILL)
+    words = f"slots of workers that have ended stay held: it is not known whose processes {stray.pid} are"
+    wait_for(lambda: words in folder.agent_log.read_text())
+    time.sleep(1.5)  # longer than between two looks
+    assert slots_in_use(folder) == ["n0:0", "n0:1"]
+    stray.send(signal.SIGKILL)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    launcher.stop(7, grace_seconds=20)
+    wait_until_dead(launcher)
 
 
 def test_a_worker_that_leaves_is_no_death_even_if_it_fails_or_hangs(home: Path) -> None:
