@@ -13,7 +13,8 @@ from elastic_core.control.slots_shown import cluster_shown
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
-from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus, StoredCheckpoint
+from elastic_core.protocol.process_groups import StoredCheckpoint
+from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus
 from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
 
 

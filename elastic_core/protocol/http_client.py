@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
@@ -21,7 +21,13 @@ from elastic_core.protocol import calls
 from elastic_core.protocol.callers import OnBehalf
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
-from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.process_groups import (
+    ExitReport,
+    LaunchOrder,
+    ProcessGroup,
+    ReconcileAnswer,
+    StoredCheckpoint,
+)
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
@@ -35,7 +41,6 @@ from elastic_core.protocol.records import (
     NodeStatus,
     PolicyInForce,
     SegmentStatus,
-    StoredCheckpoint,
     Submission,
     SweepStarted,
 )
@@ -55,6 +60,7 @@ from elastic_core.spec.job_changes import JobChanges
 from elastic_core.waiting import growing
 
 Headers = Callable[[str, str, bytes], Mapping[str, str]]
+T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
 
 
@@ -192,36 +198,28 @@ class HttpControl:
         self._channel.close()
 
     def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
-        answer: Submission = self._channel.call("start_job", job_id=job_id, spec=spec, warm_start=warm_start)
-        return answer
+        return self._ask(Submission, "start_job", job_id=job_id, spec=spec, warm_start=warm_start)
 
     def start_sweep(self, group: str, sweep: Sweep, warm_start: str | None = None) -> SweepStarted:
-        answer: SweepStarted = self._channel.call("start_sweep", group=group, sweep=sweep, warm_start=warm_start)
-        return answer
+        return self._ask(SweepStarted, "start_sweep", group=group, sweep=sweep, warm_start=warm_start)
 
     def promote(
         self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
     ) -> ChampionMoved:
-        answer: ChampionMoved = self._channel.call(
-            "promote", model=model, version=version, reason=reason, instead_of=instead_of
-        )
-        return answer
+        return self._ask(ChampionMoved, "promote", model=model, version=version, reason=reason, instead_of=instead_of)
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
-        answer: ChampionMoved = self._channel.call("roll_back_model", model=model, to=to)
-        return answer
+        return self._ask(ChampionMoved, "roll_back_model", model=model, to=to)
 
     def fork_job(
         self, job_id: str, checkpoint_id: int, changes: Mapping[str, Any], code_now: bool = False
     ) -> Submission:
-        answer: Submission = self._channel.call(
-            "fork_job", job_id=job_id, checkpoint_id=checkpoint_id, changes=changes, code_now=code_now
+        return self._ask(
+            Submission, "fork_job", job_id=job_id, checkpoint_id=checkpoint_id, changes=changes, code_now=code_now
         )
-        return answer
 
     def submission(self, job_id: str) -> Submission:
-        answer: Submission = self._channel.call("submission", job_id=job_id)
-        return answer
+        return self._ask(Submission, "submission", job_id=job_id)
 
     def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
         self._channel.call("check_submission", job_id=job_id, spec=spec, warm_start=warm_start)
@@ -274,8 +272,7 @@ class HttpControl:
         return answer
 
     def launch_order(self, segment_id: str) -> LaunchOrder:
-        order: LaunchOrder = self._channel.call("launch_order", segment_id=segment_id)
-        return order
+        return self._ask(LaunchOrder, "launch_order", segment_id=segment_id)
 
     def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
         return self._segment("revoke", segment_id=segment_id, reason=reason)
@@ -325,21 +322,17 @@ class HttpControl:
         return answer
 
     def cluster(self) -> ClusterShown:
-        answer: ClusterShown = self._channel.call("cluster")
-        return answer
+        return self._ask(ClusterShown, "cluster")
 
     def set_aside_node(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
         goes = {} if leaves_at is None else {"leaves_at": leaves_at}
-        answer: NodeStatus = self._channel.call("set_aside_node", node=node, reason=reason, **goes)
-        return answer
+        return self._ask(NodeStatus, "set_aside_node", node=node, reason=reason, **goes)
 
     def take_back_node(self, node: str) -> NodeStatus:
-        answer: NodeStatus = self._channel.call("take_back_node", node=node)
-        return answer
+        return self._ask(NodeStatus, "take_back_node", node=node)
 
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
-        answer: ReconcileAnswer = self._channel.call("reconcile", groups=groups, listed_at=listed_at)
-        return answer
+        return self._ask(ReconcileAnswer, "reconcile", groups=groups, listed_at=listed_at)
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:
         self._channel.call("swept", checkpoint_ids=checkpoint_ids)
@@ -349,24 +342,20 @@ class HttpControl:
         return version
 
     def snapshot(self) -> Snapshot:
-        snapshot: Snapshot = self._channel.call("snapshot")
-        return snapshot
+        return self._ask(Snapshot, "snapshot")
 
     def last_plan(self) -> Plan | None:
         plan: Plan | None = self._channel.call("last_plan")
         return plan
 
     def policy(self) -> PolicyInForce:
-        answer: PolicyInForce = self._channel.call("policy")
-        return answer
+        return self._ask(PolicyInForce, "policy")
 
     def set_policy(self, policy: str | None) -> PolicyInForce:
-        answer: PolicyInForce = self._channel.call("set_policy", policy=policy)
-        return answer
+        return self._ask(PolicyInForce, "set_policy", policy=policy)
 
     def explain(self, job_id: str) -> Explanation:
-        explanation: Explanation = self._channel.call("explain", job_id=job_id)
-        return explanation
+        return self._ask(Explanation, "explain", job_id=job_id)
 
     def finished_runs(self, limit: int, of_unknown_end: bool | None = None) -> list[FinishedRun]:
         answer: list[FinishedRun] = self._channel.call("finished_runs", limit=limit, of_unknown_end=of_unknown_end)
@@ -377,12 +366,10 @@ class HttpControl:
         return answer
 
     def forecast_report(self, limit: int) -> ForecastReport:
-        answer: ForecastReport = self._channel.call("forecast_report", limit=limit)
-        return answer
+        return self._ask(ForecastReport, "forecast_report", limit=limit)
 
     def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
-        answer: Outlook = self._channel.call("outlook", spec=spec, facts=facts)
-        return answer
+        return self._ask(Outlook, "outlook", spec=spec, facts=facts)
 
     def audit_records(
         self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100,
@@ -397,9 +384,12 @@ class HttpControl:
         return answer
 
     def _job(self, name: str, **arguments: Any) -> JobStatus:
-        status: JobStatus = self._channel.call(name, **arguments)
-        return status
+        return self._ask(JobStatus, name, **arguments)
 
     def _segment(self, name: str, **arguments: Any) -> SegmentStatus:
-        status: SegmentStatus = self._channel.call(name, **arguments)
-        return status
+        return self._ask(SegmentStatus, name, **arguments)
+
+    def _ask(self, kind: type[T], name: str, **arguments: Any) -> T:
+        answer = self._channel.call(name, **arguments)
+        assert isinstance(answer, kind), "the contract says what the method gives"
+        return answer

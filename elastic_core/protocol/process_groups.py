@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from elastic_core.domain import Allocation, ExactLoss, from_json, to_json
 from elastic_core.domain.number_ranges import EXIT_CODE
 from elastic_core.protocol.encoding import numbers
-from elastic_core.protocol.records import JobFacts, RestorePoint, StoredCheckpoint
+from elastic_core.protocol.records import JobFacts, RestorePoint
 from elastic_core.spec import JobSpec
 from elastic_core.spec.bounds import MOST_CHARACTERS
 from elastic_core.text import plural, shortened, storable
@@ -155,6 +155,16 @@ class ProcessGroup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segment_id", shortened(storable(self.segment_id), MOST_CHARACTERS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """What of a `CheckpointRecord` says where its files are. Of all jobs they are asked for each minute."""
+
+    checkpoint_id: int
+    job_id: str
+    step: int
+    uri: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

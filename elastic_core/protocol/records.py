@@ -61,16 +61,6 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCheckpoint:
-    """What of a `CheckpointRecord` says where its files are. Of all jobs they are asked for each minute."""
-
-    checkpoint_id: int
-    job_id: str
-    step: int
-    uri: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """What only the task's own code knows; found once, before the job is submitted (`train.process.inspect`)."""
 

@@ -16,7 +16,13 @@ from elastic_core.domain import Plan, Snapshot
 from elastic_core.errors import UserError
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
-from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.process_groups import (
+    ExitReport,
+    LaunchOrder,
+    ProcessGroup,
+    ReconcileAnswer,
+    StoredCheckpoint,
+)
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
@@ -30,7 +36,6 @@ from elastic_core.protocol.records import (
     NodeStatus,
     PolicyInForce,
     SegmentStatus,
-    StoredCheckpoint,
     Submission,
     SweepStarted,
 )

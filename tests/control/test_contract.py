@@ -10,8 +10,7 @@ import pytest
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
-from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
-from elastic_core.protocol.records import StoredCheckpoint
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup, StoredCheckpoint
 from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.spec import parse_cluster_spec
 from elastic_core.spec.admitted_layouts import Admitted

@@ -16,7 +16,7 @@ from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRo
 from elastic_core.domain import JobState, Plan, Snapshot, Target, from_json
 from elastic_core.errors import Conflict, NotFound
 from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import LaunchOrder, StoredCheckpoint
 from elastic_core.protocol.records import (
     REGISTERED_VERSIONS,
     CheckpointRecord,
@@ -26,7 +26,6 @@ from elastic_core.protocol.records import (
     JobGroup,
     JobStatus,
     SegmentStatus,
-    StoredCheckpoint,
     registered_key,
 )
 from elastic_core.protocol.tokens import TrainerTokens

@@ -21,8 +21,8 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.transitions.retention import DAY
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.events import SWEPT, EventKind
-from elastic_core.protocol.process_groups import FORK
-from elastic_core.protocol.records import JobFacts, StoredCheckpoint
+from elastic_core.protocol.process_groups import FORK, StoredCheckpoint
+from elastic_core.protocol.records import JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
 TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago

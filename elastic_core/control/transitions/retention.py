@@ -3,10 +3,10 @@ records of who did what.
 
 What stays whatever its age: jobs, segments, leases, checkpoints and forecasts, which are the history that forecasts,
 the simulator and the page are made of; the newest decisions and those that targets name; events of open segments, but
-for reports, and those that a reader of the outbox has not seen; and of each job as many reports, spread evenly over its work, as its
-history is ever asked for. Of a job that runs, or was over lately, the newest `RECENT_REPORTS` stay as they came, which
-are more than decisions (`snapshot.job_reports.RECENT`) and the watch over nodes look at. A decision that is kept can be
-made again: where it kept the plan before it, that one stays.
+for reports, and those that a reader of the outbox has not seen; and of each job as many reports, spread evenly over its
+work, as its history is ever asked for. Of a job that runs, or was over lately, the newest `RECENT_REPORTS` stay as they
+came, which are more than decisions (`snapshot.job_reports.RECENT`) and the watch over nodes look at. A decision that is
+kept can be made again: where it kept the plan before it, that one stays.
 
 Every step removes one batch in a transaction of its own, without the scheduling lock, and may be repeated at will.
 """

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TypeVar
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.protocol.records import StoredCheckpoint
+from elastic_core.protocol.process_groups import StoredCheckpoint
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
 from elastic_core.state.stores.store import CheckpointStore, Entry, ListsLevels
 
