@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from typing import Any
 
@@ -44,6 +46,12 @@ class NodeNamespaces(Namespaces):
                 for number, (name, address) in places
             ]
         }  # fmt: skip
+
+
+def skip_without_root() -> None:
+    """For tests that make interfaces or break connections of others, which root alone may, with iproute2."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("it takes root, and iproute2 (apt-get install iproute2)")
 
 
 def skip_without_namespaces() -> None:

@@ -30,6 +30,7 @@ TUNED = {  # as docs/guide/machines.md gives them
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_JOB_START_TIMEOUT_SECONDS": "60",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 
 
@@ -94,14 +95,21 @@ class RayCluster:
 
     @contextmanager
     def head_away(self) -> Iterator[None]:
-        """Ray's head (its GCS) answers nobody meanwhile; its node goes on."""
+        """Ray's head (its GCS) is as on a machine that is cut off: it answers nobody, and connections to it are broken,
+        without which nodes would not take it for lost. Its node goes on. Root only."""
         every = [pid for node in self._nodes.values() for pid in _of_ray(node.pid)]
         (head,) = [pid for pid in every if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
         os.kill(head, signal.SIGSTOP)
         try:
+            of_head = f"sport = :{self.port} or dport = :{self.port}"
+            subprocess.run(["ss", "-K", "-t", of_head], check=True, stdout=subprocess.DEVNULL)
             yield
         finally:
             os.kill(head, signal.SIGCONT)
+
+    def ended(self) -> list[str]:
+        """Nodes that nobody here has killed, and that have ended all the same."""
+        return [name for name, process in self._nodes.items() if process.poll() is not None]
 
     def close(self) -> None:
         for process in self._nodes.values():

@@ -258,3 +258,10 @@ def test_a_head_of_ray_is_tuned_alike_wherever_it_is_started() -> None:
     for path in ("docs/guide/machines.md", "deploy/slurm/ray-cluster.sbatch"):
         exported = re.findall(r"\b(RAY_\w+)=([0-9]+)", (ROOT / path).read_text())
         assert TUNED.items() <= dict(exported).items(), path
+
+
+def test_nodes_of_ray_are_tuned_as_their_head_but_for_what_concerns_jobs() -> None:
+    of_nodes = {name: value for name, value in TUNED.items() if not name.startswith("RAY_JOB_")}
+    for group in CLUSTER["spec"]["workerGroupSpecs"]:
+        (node,) = group["template"]["spec"]["containers"]
+        assert of_nodes.items() <= {entry["name"]: entry.get("value") for entry in node["env"]}.items()

@@ -24,6 +24,7 @@ from tests.e2e.platform import PATIENCE
 from tests.launch.builders import SCRIPT, order, wait_for
 from tests.launch.on_ray.test_ray_nodes import end_node
 from tests.launch.ray_nodes import RayCluster, skip_without_ray
+from tests.node_networks import skip_without_root
 
 NODES = ("n0", "n1")
 LEASE_SECONDS = 30.0 * PATIENCE
@@ -52,7 +53,10 @@ def workers(settings: Settings, node: str) -> list[ProcessId]:
     return [worker.process for worker in known.workers] if known else []
 
 
-def test_a_group_goes_on_while_rays_head_is_away_for_longer_than_a_lease(cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_group_goes_on_while_rays_head_is_away_for_longer_than_a_lease_and_than_ray_lets_nodes_wait_by_default(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    skip_without_root()
     cluster.add("n1", 1)  # it is asked to hold copies, so that the coordinator has questions to the head
     settings = cluster.settings(tmp_path, control_url="http://127.0.0.1:9", node_memory_mb=16)
     launcher = RayLauncher(settings, worker_command=(sys.executable, "-S", str(SCRIPT), "boundary"))
@@ -60,9 +64,12 @@ def test_a_group_goes_on_while_rays_head_is_away_for_longer_than_a_lease(cluster
     wait_for(lambda: workers(settings, "n0") and list(tmp_path.glob("nodes/n1/memory/n1.json")), SECONDS, pause=0.2)
     (worker,) = workers(settings, "n0")
     with cluster.head_away():
-        time.sleep(40.0)  # Ray's nodes give their head up after 60
+        time.sleep(70.0)  # nodes of Ray that are not told otherwise give their head up after 60
     assert worker.alive()
     wait_for(lambda: launcher.poll(7).alive, SECONDS, pause=0.5)
+    assert cluster.ended() == []
+    (group,) = launcher.groups()
+    assert (group.origin_epoch, group.alive) == (7, True)
     launcher.stop(7, 20.0)
     wait_for(lambda: not launcher.poll(7).alive, SECONDS, pause=0.5)
     assert launcher.poll(7).exit.kind == "boundary"
