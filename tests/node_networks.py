@@ -1,4 +1,5 @@
-"""Nodes that are namespaces of this machine, for tests that need several hosts: root only, skipped elsewhere."""
+"""Nodes that are namespaces of this machine, or addresses of it, for tests that need several hosts: root only, skipped
+elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,6 +49,27 @@ class NodeNamespaces(Namespaces):
                 for number, (name, address) in places
             ]
         }  # fmt: skip
+
+
+@contextmanager
+def addresses(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
+    """An address of this machine for each node, gone afterwards.
+
+    Each is the first of an interface of its own, as a machine's is: a bridge that joins nothing. On `lo` it would stand
+    behind loopback's, and gloo takes an interface's first.
+    """
+    places = {f"n{os.getpid()}-{number}": f"10.203.{os.getpid() % 250}.{number + 1}" for number in range(len(nodes))}
+    try:
+        for interface, address in places.items():
+            for words in (
+                ("link", "add", interface, "type", "bridge"), ("addr", "add", f"{address}/32", "dev", interface),
+                ("link", "set", interface, "up"),
+            ):  # fmt: skip
+                subprocess.run(["ip", *words], check=True)
+        yield dict(zip(nodes, places.values(), strict=True))
+    finally:
+        for interface in places:
+            subprocess.run(["ip", "link", "del", interface], check=False)
 
 
 def skip_without_root() -> None:

@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE, free_ports
 from tests.required import lacks
@@ -42,13 +44,17 @@ def skip_without_ray() -> None:
 class RayCluster:
     """One head, which is a node as well where `slots` is not 0; more nodes by `add`. Ended by `close`."""
 
-    def __init__(self, slots: int, node: str = "n0") -> None:
+    def __init__(self, slots: int, node: str = "n0", addresses: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`addresses`: those of this machine that nodes by these names have. The others' is what Ray takes for the
+        machine's own, which they share."""
+        self.addresses = addresses
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short names
         self.token_file = self.folder / "token"
         self.token_file.touch(mode=0o600)
         self.token_file.write_text(secrets.token_urlsafe(32))
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.port, dashboard, client, agent = free_ports(4)
+        self.gcs_address = f"{addresses.get(node, LOOPBACK)}:{self.port}"
         self.address = f"http://127.0.0.1:{dashboard}"
         head = [
             "--head",
@@ -79,9 +85,9 @@ class RayCluster:
         }  # fmt: skip
 
     def add(self, node: str, slots: int) -> None:
-        """One more, with the address of this machine and a folder of its own; returns when it says that it runs."""
+        """One more, with an address of this machine and a folder of its own; returns when it says that it runs."""
         (agent,) = free_ports(1)
-        options = [f"--address=127.0.0.1:{self.port}", f"--dashboard-agent-listen-port={agent}"]
+        options = [f"--address={self.gcs_address}", f"--dashboard-agent-listen-port={agent}"]
         self._start_patiently(node, slots, options, lambda: self._runs(node))
 
     def kill(self, node: str) -> None:
@@ -140,8 +146,9 @@ class RayCluster:
 
     def _start(self, node: str, slots: int, options: list[str]) -> None:
         command = [
-            sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--node-ip-address=127.0.0.1",
-            "--num-cpus=0", f'--resources={{"slot:cpu": {slots}}}', f"--labels=elastic.node={node}",
+            sys.executable, "-m", "ray.scripts.scripts", "start", *options,
+            f"--node-ip-address={self.addresses.get(node, LOOPBACK)}", "--num-cpus=0",
+            f'--resources={{"slot:cpu": {slots}}}', f"--labels=elastic.node={node}",
             f"--node-name={node}", "--object-store-memory=80000000", "--disable-usage-stats", "--block",
         ]  # fmt: skip
         with (self.folder / f"{node}.log").open("ab") as output:

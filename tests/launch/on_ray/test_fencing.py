@@ -82,7 +82,7 @@ def test_until_when_a_drained_node_is_there_the_pool_has_from_ray(cluster: RayCl
     wait_for(lambda: (pool := reports.newest()) and len(pool.nodes) == 2, SECONDS, pause=0.5)
     options = ["--node", "n1", "--seconds", "600", "--namespace", settings.ray_namespace]
     command = [sys.executable, "-m", drain_node.__name__, *options, "--home", str(settings.node_home())]
-    environ = {**cluster.environ, "RAY_ADDRESS": f"127.0.0.1:{cluster.port}"}
+    environ = {**cluster.environ, "RAY_ADDRESS": cluster.gcs_address}
     before = time.time()
     assert subprocess.run(command, env=environ, cwd=settings.project).returncode == 0
     found = reports.newest()

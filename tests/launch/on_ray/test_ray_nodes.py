@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from elastic_core.errors import ElasticError
 from elastic_core.host import fork_client
-from elastic_core.host.messages import WorkerProcesses
+from elastic_core.host.messages import CacheServerAddress, WorkerProcesses
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch import launchers
 from elastic_core.launch.on_ray.pool import drain_node
@@ -30,10 +32,14 @@ from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE
 from tests.launch.airflowless import ApiThread, Platform, settings_for
 from tests.launch.ray_nodes import RayCluster, skip_without_ray
+from tests.node_networks import addresses, skip_without_root
+from tests.security.listeners import listeners
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 SECONDS = 120.0 * PATIENCE
 NODES = ("n0", "n1", "n2")
+SHARED, OWN = "one address", "own addresses"
+wherever_nodes_are = pytest.mark.parametrize("cluster", [SHARED, OWN], indirect=True)
 
 
 class RayPlatform(Platform):
@@ -79,13 +85,18 @@ class RayPlatform(Platform):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RayCluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RayCluster]:
+    """Of nodes that share this machine's address; where a test says so, of nodes that have their own."""
     skip_without_ray()
-    cluster = RayCluster(slots=2)
-    yield cluster
-    for node in NODES:
-        end_node(tmp_path / "nodes" / node)
-    cluster.close()
+    with ExitStack() as places:
+        own = getattr(request, "param", SHARED) == OWN
+        if own:
+            skip_without_root()
+        cluster = RayCluster(slots=2, addresses=places.enter_context(addresses(NODES)) if own else {})
+        yield cluster
+        for node in NODES:
+            end_node(tmp_path / "nodes" / node)
+        cluster.close()
 
 
 @pytest.fixture
@@ -115,6 +126,25 @@ def pool_of(there: RayPlatform) -> set[str]:
     return {node.name for node in there.control.nodes() if node.present}
 
 
+def assert_meets_at_its_nodes(there: RayPlatform, cluster: RayCluster, origin_epoch: int) -> None:
+    """A group of several nodes: the pool has each node's address, and there the ranks and the cache server listen, and
+    nowhere else on the network. There its agent of Ray answers who reads logs."""
+    pool = PoolReports(there.settings).known()
+    assert pool is not None
+    known = {node.name: node.address or LOOPBACK for node in pool.nodes}
+    assert known == {**known, **{name: cluster.addresses[name] for name in known if name in cluster.addresses}}
+    workers = there.workers(origin_epoch)
+    for slot, pid in workers.items():
+        node = slot.partition(":")[0]
+        hosts = {listener.host for listener in listeners([pid]) if listener.kind == "tcp"}
+        assert hosts == {known[node]}, f"{slot} listens at {hosts}"
+        server = RunDir(there.settings.node_home() / node / "memory").require(CacheServerAddress, node)
+        assert (server.host, server.process.alive()) == (known[node], True)
+    assert there.launcher.ranks_with_logs(origin_epoch) == len(workers)
+    for rank in range(len(workers)):
+        there.launcher.log_of(origin_epoch, rank).read(None, 1000)  # raises where the node does not answer
+
+
 def test_a_job_trains_and_finishes(there: RayPlatform) -> None:
     there.submit("plain", slots=(2, 2), samples=480)
     assert there.wait("plain", 2 * SECONDS).samples_read == 480
@@ -124,6 +154,7 @@ def test_a_job_trains_and_finishes(there: RayPlatform) -> None:
     assert not (there.home / "run").exists()
 
 
+@wherever_nodes_are
 def test_a_job_grows_over_nodes_and_shrinks_and_its_surviving_workers_keep_their_processes(
     there: RayPlatform, cluster: RayCluster
 ) -> None:
@@ -141,6 +172,7 @@ def test_a_job_grows_over_nodes_and_shrinks_and_its_surviving_workers_keep_their
     assert (grown.handed_over, grown.attempt) == (True, 0)
     assert set(wide) == {"n0:0", "n0:1", "n1:0", "n2:0"}
     assert alone.items() <= wide.items()
+    assert_meets_at_its_nodes(there, cluster, first.epoch)
 
     there.submit("other", slots=(2, 2), samples=960)
     shrunk = there.on("wide", 2)
@@ -158,7 +190,7 @@ def drained(there: RayPlatform, cluster: RayCluster, node: str) -> int:
     settings = there.settings
     options = ["--node", node, "--seconds", f"{SECONDS:.0f}", "--namespace", settings.ray_namespace]
     command = [sys.executable, "-m", drain_node.__name__, *options, "--home", str(settings.node_home())]
-    environ = {**cluster.environ, "RAY_ADDRESS": f"127.0.0.1:{cluster.port}"}
+    environ = {**cluster.environ, "RAY_ADDRESS": cluster.gcs_address}
     return subprocess.run(command, env=environ, cwd=settings.project).returncode
 
 
@@ -186,12 +218,15 @@ def test_a_drained_node_takes_nothing_along_though_the_group_had_begun_there(
     there.control.cancel("moves", "the test is over")
 
 
+@wherever_nodes_are
 def test_a_job_outlives_a_lost_node_and_reads_nothing_from_the_store(there: RayPlatform, cluster: RayCluster) -> None:
     cluster.add("n1", 2)
     there.until(lambda: pool_of(there), lambda names: names == {"n0", "n1"}, SECONDS)
     there.submit("lasts", slots=(2, 4), samples=16_000, checkpoints={"interval_steps": 20})
     before = there.on("lasts", 4)
     there.until(lambda: there.control.job("lasts").step, lambda step: step > 40, SECONDS)
+    (group,) = there.control.groups_of("lasts")
+    assert_meets_at_its_nodes(there, cluster, group.origin_epoch)
     lost_at = time.monotonic()
     cluster.kill("n1")
     end_node(there.settings.node_home() / "n1")
