@@ -46,7 +46,7 @@ def logs(
     shown = reader.wait_for_first(attempt) if follow else reader.read(attempt, None)
     _say(shown)
     if everything:
-        shown = reader.print_from(shown.attempt, 0)
+        shown = reader.print_further(replace(shown, end=0)) if follow else reader.print_from(shown.attempt, 0)
     else:
         lines = shown.text.splitlines(keepends=True)
         _print("".join(lines[len(lines) - min(tail, len(lines)) :]))
@@ -106,9 +106,24 @@ class _Reader:
         return gone
 
     def wait_for_first(self, attempt: int | None) -> JobLog:
+        """The attempt's last lines, once there is one. Who does not answer is asked again as in `print_further`; raises
+        `InfrastructureError` where the attempt has ended and none comes after it."""
         while not self._api.groups_of(self._job) and self._api.job(self._job).state is JobState.ACTIVE:
             time.sleep(POLL_SECONDS)
-        return self.read(attempt, None)
+        while True:
+            try:
+                found = self.read(attempt, None)
+            except InfrastructureError as error:
+                number = attempt or len(self._api.groups_of(self._job))
+                if self._is_gone(number, error):
+                    following = self.wait_for_next(number) if attempt is None else None
+                    if following is None:
+                        raise
+                    return following
+            else:
+                self._silent_since = None
+                return found
+            time.sleep(POLL_SECONDS)
 
     def wait_for_next(self, attempt: int) -> JobLog | None:
         """The next attempt from its first line on; None: the job is over, or its rank is not there any more."""

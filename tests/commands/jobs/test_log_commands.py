@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from elastic_core import cli
 from elastic_core.commands.jobs import log_commands
@@ -44,43 +44,88 @@ class Nodes(LocalLauncher):
         return super().log_of(origin_epoch, rank)
 
 
-def test_who_follows_a_job_goes_on_with_its_next_attempt_when_a_node_is_lost(
-    control: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    control.submit("job-a", a_spec(), FACTS)
-    life = Life(control, control.trainer, "job-a")
-    first = life.start()
-    nodes = Nodes(tmp_path)
-    nodes.prints(first.origin_epoch, "of the first attempt\n")
+class Followed:
+    """A job whose first attempt has printed a line on a node, and who follows it."""
 
-    def second_attempt() -> None:
-        life.leave(first, "infrastructure", "its node is gone")
-        nodes.prints(life.start().origin_epoch, "of the second\n")
+    def __init__(self, control: LedgerControl, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.control, self.nodes, self._monkeypatch = control, Nodes(home), monkeypatch
+        control.submit("job-a", a_spec(), FACTS)
+        self.life = Life(control, control.trainer, "job-a")
+        self.first = self.life.start()
+        self.nodes.prints(self.first.origin_epoch, "of the first attempt\n")
 
-    def over() -> None:
-        order = control.launch_order(control.job("job-a").segment_id)
-        control.cancel("job-a", "enough")
-        life.leave(order, "infrastructure", "cancelled")
-
-    def nothing() -> None:
+    def nothing(self) -> None:
         pass
 
-    nodes.then = [nothing, lambda: nodes.lost.add(first.origin_epoch), nothing, second_attempt]
-    monkeypatch.setattr(log_commands, "chosen", lambda _: nodes)
-    monkeypatch.setattr(log_commands, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(log_commands, "SILENT_SECONDS", 0.1)
-    shown = log_commands._print
+    def loses_the_first(self) -> None:
+        self.nodes.lost.add(self.first.origin_epoch)
 
-    def then_over(text: str) -> None:
-        shown(text)
-        if "second" in text:
-            over()
+    def second_attempt(self) -> None:
+        self.life.leave(self.first, "infrastructure", "its node is gone")
+        self.nodes.prints(self.life.start().origin_epoch, "of the second\n")
 
-    monkeypatch.setattr(log_commands, "_print", then_over)
-    said = CliRunner().invoke(WHOLE, ["jobs", "logs", "job-a", "-f"])
+    def over(self) -> None:
+        order = self.control.launch_order(self.control.job("job-a").segment_id)
+        self.control.cancel("job-a", "enough")
+        self.life.leave(order, "infrastructure", "cancelled")
+
+    def until_shown(self, word: str, *arguments: str) -> Result:
+        """What `elastic jobs logs -f` says of it, which is over once a line with this word was shown."""
+        shown = log_commands._print
+
+        def then_over(text: str) -> None:
+            shown(text)
+            if word in text:
+                self.over()
+
+        for name, value in {"chosen": lambda _: self.nodes, "POLL_SECONDS": 0.01, "SILENT_SECONDS": 0.1,
+                            "_print": then_over}.items():  # fmt: skip
+            self._monkeypatch.setattr(log_commands, name, value)
+        return CliRunner().invoke(WHOLE, ["jobs", "logs", "job-a", "-f", *arguments])
+
+
+@pytest.fixture
+def followed(control: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
+    return Followed(control, tmp_path, monkeypatch)
+
+
+def test_who_follows_a_job_goes_on_with_its_next_attempt_when_a_node_is_lost(followed: Followed) -> None:
+    followed.nodes.then = [followed.nothing, followed.loses_the_first, followed.nothing, followed.second_attempt]
+    said = followed.until_shown("second")
     assert (said.exit_code, said.stdout) == (0, "of the first attempt\nof the second\n")
     assert said.stderr.count("the log at n1 cannot be read") == 1
     assert "attempt 2 of 2" in said.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--all",)], ids=["tail", "all"])
+def test_who_begins_to_follow_while_the_node_is_silent_is_shown_its_lines_once_it_answers(
+    followed: Followed, arguments: tuple[str, ...]
+) -> None:
+    followed.loses_the_first()
+    followed.nodes.then = [followed.nothing, followed.nothing, followed.nodes.lost.clear]
+    said = followed.until_shown("first", *arguments)
+    assert (said.exit_code, said.stdout) == (0, "of the first attempt\n")
+    assert said.stderr.count("the log at n1 cannot be read") == 1
+
+
+def test_who_begins_to_follow_while_the_node_is_silent_goes_on_with_the_next_attempt(followed: Followed) -> None:
+    followed.loses_the_first()
+    followed.nodes.then = [followed.nothing, followed.second_attempt]
+    said = followed.until_shown("second")
+    assert (said.exit_code, said.stdout) == (0, "of the second\n")
+    assert said.stderr.count("the log at n1 cannot be read") == 1
+    assert "attempt 2 of 2" in said.stderr
+
+
+def test_who_begins_to_follow_a_job_that_ends_on_a_silent_node_is_told_that_it_cannot_be_read(
+    followed: Followed,
+) -> None:
+    followed.loses_the_first()
+    followed.nodes.then = [followed.nothing, followed.over]
+    said = followed.until_shown("nothing of it")
+    assert followed.nodes.then == []  # until then it was waited for
+    assert isinstance(said.exception, InfrastructureError)
+    assert said.stdout == ""
 
 
 def test_a_terminal_gets_no_escape_sequence_of_a_job_but_colours_and_a_file_gets_all_as_it_is(
