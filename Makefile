@@ -17,10 +17,13 @@ COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-pla
 E2E := tests/e2e tests/launch tests/security tests/track
 # Where tests lie that need Ray or a library of the adapters, and are not too long for every change.
 OPTIONAL := tests/launch/on_ray tests/launch/test_contract.py tests/train/adapters
+# The platform in containers; nightly, as it takes hours.
+CONTAINERS := tests/e2e/test_container_stack.py
 # The control plane's life under faults, seed by seed.
 SEEDS := tests/benchmarks/test_simulated_faults.py
 
-.PHONY: setup ray adapters demo up down test e2e check docs docker-test kubernetes-check nightly lock licences sbom audit
+.PHONY: setup ray adapters demo up down test e2e check docs docker-test docker-test-if-any kubernetes-check nightly lock \
+	licences sbom audit
 
 setup: $(STAMP)
 
@@ -63,10 +66,11 @@ e2e: setup
 	$(BIN)/pytest $(E2E) -m "e2e and not nightly"
 
 # What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
-# of faults, and every mutant. Interrupted, the last two go on where they were. What it installs its tests must find
-# (tests/required.py), and chromium, which the machine has to have: one that lacks it fails there, and is skipped elsewhere.
+# of faults, and every mutant (interrupted, these two go on where they were), then the containers, where an engine answers.
+# What it installs its tests must find (tests/required.py), and chromium, which the machine has to have: one that lacks it
+# fails there, and is skipped elsewhere.
 nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
-	ELASTIC_REQUIRE=ray,adapters,kubernetes,chromium $(BIN)/pytest -m nightly
+	ELASTIC_REQUIRE=ray,adapters,kubernetes,chromium $(BIN)/pytest -m nightly --ignore=$(CONTAINERS)
 	@# Of what `make test` runs, too: that of what it does not install.
 	ELASTIC_REQUIRE=ray,adapters $(BIN)/pytest $(OPTIONAL) -m "not e2e and not nightly"
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
@@ -74,11 +78,17 @@ nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
 		-m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
+	@$(MAKE) docker-test-if-any
 
 # Builds the image and starts the platform in containers, in three sizes; which engine: docs/guide/containers.md. Without
 # one it fails.
 docker-test: setup
-	ELASTIC_REQUIRE=containers $(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
+	ELASTIC_REQUIRE=containers $(BIN)/pytest -m nightly $(CONTAINERS) -rs
+
+# The same where an engine answers; elsewhere it says that nothing was started, and why.
+docker-test-if-any:
+	@if why=$$($(BIN)/python -c "import sys; from tests.e2e.container_stack import why_no_engine as why; sys.exit(why())" 2>&1); \
+	then $(MAKE) docker-test; else echo "docker-test is left out: $$why" >&2; fi
 
 # deploy/kubernetes against Kubernetes' own schemas; nothing is run.
 kubernetes-check: setup $(KUBERNETES)/kubernetes-validate

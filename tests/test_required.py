@@ -76,6 +76,22 @@ def test_what_make_installs_for_its_tests_it_requires() -> None:
         assert f"ELASTIC_REQUIRE={wanted} $(BIN)/pytest" in rules[name]
 
 
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [("true", "docker-test\n"), ("false", "docker-test is left out: no engine: false info gave 1: \n")],
+    ids=["an engine answers", "none does"],
+)
+def test_nightly_starts_containers_where_an_engine_answers_and_says_where_none_does(engine: str, said: str) -> None:
+    (rule,) = re.findall(r"^nightly: .*\n(?:\t.*\n)*", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert rule.endswith("\t@$(MAKE) docker-test-if-any\n")
+    command = ["make", "--no-print-directory", "docker-test-if-any", "MAKE=echo"]
+    environment = {**os.environ, "CONTAINER_ENGINE": engine, "COMPOSE": "true"}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, said)
+
+
 def test_what_needs_something_and_is_no_nightly_test_lies_where_nightly_runs_it_again() -> None:
     (listed,) = re.findall(r"^OPTIONAL := (.*)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
     asks = re.compile(r"on_ray: OnRay|getfixturevalue\(\"on_ray\"\)|skip_without_ray\(\)|= of_adapters\(")

@@ -43,6 +43,12 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists() and not (ROOT / "elastic_core" / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_row_stands_in_a_table_that_has_a_head(page: Path) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", FENCE.sub("", page.read_text()), re.M)
+    assert [table for table in tables if not re.match(r"\|.*\n\|[-:| ]+\|\n", table)] == []
+
+
 def test_every_setting_that_the_docs_name_exists() -> None:
     from elastic_core.settings import Settings
 
