@@ -104,14 +104,20 @@ def sweep_store(
     control.swept(swept.checkpoint_ids)
 
 
-def sweep_store_in_time(control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer) -> None:
-    """`sweep_store`, but a store that hangs, with however many requests and time-outs, holds nobody up for longer than
-    `SWEEP_SECONDS`. Raises `InfrastructureError` then, and what hangs ends with this process."""
+def sweep_store_in_time(
+    control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer, last: Callable[[], object] = lambda: None
+) -> None:
+    """`sweep_store`, and `last` whatever came of it. But a store that hangs, with however many requests and time-outs,
+    holds nobody up for longer than `SWEEP_SECONDS`. Raises `InfrastructureError` then, and what hangs ends with this
+    process."""
     done: Future[None] = Future()
 
     def run() -> None:
         try:
-            sweep_store(control, store, answer)
+            try:
+                sweep_store(control, store, answer)
+            finally:
+                last()
         except BaseException as error:  # noqa: BLE001 - whoever waits raises it
             done.set_exception(error)
         else:

@@ -237,11 +237,16 @@ def test_a_store_that_hangs_holds_reconciliation_up_for_so_long_and_what_it_did_
     assert control.reconcile([], clock()).removable_checkpoints == ()
 
 
-def test_what_a_sweep_raises_is_raised_to_whoever_waits_for_it(
+def test_what_a_sweep_raises_is_raised_to_whoever_waits_for_it_and_keeps_nothing_that_comes_after_it(
     home: Path, control: LedgerControl, life: Life, clock: Clock
 ) -> None:
     commit_and_leave(control, life, clock, (10, 20, 30))
+    came_last = threading.Event()
     with pytest.raises(NotSwept, match=r"step-0000000010.* not permitted"):
         sweep_store_in_time(
-            control, Refusing(Path(control.settings.store_url())), reconcile_host(control, scripted(home, "sleep"))
+            control,
+            Refusing(Path(control.settings.store_url())),
+            reconcile_host(control, scripted(home, "sleep")),
+            came_last.set,
         )
+    assert came_last.is_set()

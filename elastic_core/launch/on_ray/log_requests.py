@@ -1,33 +1,49 @@
-"""What a worker prints, from the agent of Ray on its node: ranges of a file, over HTTP with the cluster's token."""
+"""What a worker prints, from the agent of Ray on its node: ranges of a file, over HTTP with the cluster's token. Where
+the node does not answer, or has come again without the file, what is kept in the store."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
 import httpx
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.launch.worker_logs.kept import KeptLog
 from elastic_core.launch.worker_logs.parts import NOTHING, LogPart, whole_lines
 
 ANSWER_SECONDS = 10.0
+NOT_THERE = LogPart("", 0, 0, 0)  # this object, and no other with these values
 _RANGE = re.compile(r"bytes (?:([0-9]+)-[0-9]+|\*)/([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLog:
-    """At a URL, which is its name, too. `token`: the cluster's."""
+    """At a URL, which is its name, too. `token`: the cluster's; `kept`: what is left of it without the node."""
 
     name: str
     token: str = field(repr=False)
+    kept: KeptLog = field(repr=False)
 
     def read(self, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
-        return read(self.name, self.token, after, most, most_lines)
+        try:
+            part = read(self.name, self.token, after, most, most_lines)
+            if part is not NOT_THERE:
+                return part
+        except InfrastructureError:
+            with suppress(FileNotFoundError):
+                return self.kept.read(after, most, most_lines)
+            raise
+        with suppress(FileNotFoundError):
+            return self.kept.read(after, most, most_lines)
+        return NOTHING
 
 
 def read(url: str, token: str, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
-    """As `parts.read_part` of a file here. Raises `InfrastructureError` where the node's agent does not answer.
+    """As `parts.read_part` of a file here; `NOT_THERE` where the node has no such file. Raises `InfrastructureError`
+    where its agent does not answer.
 
     The oldest of a log that was over its size is a hole, which reads as zeros: they are no text, and are left out.
     """
@@ -37,7 +53,7 @@ def read(url: str, token: str, after: int | None, most: int, most_lines: int | N
     except httpx.HTTPError as error:
         raise InfrastructureError(f"the log at {url} cannot be read: {type(error).__name__}: {error}") from error
     if answer.status_code == httpx.codes.NOT_FOUND:
-        return NOTHING
+        return NOT_THERE
     told = _RANGE.fullmatch(answer.headers.get("content-range", ""))
     if told is not None and told[1] is None:  # nothing from there on
         size = int(told[2])

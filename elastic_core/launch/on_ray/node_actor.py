@@ -20,10 +20,18 @@ from typing import Any
 
 from elastic_core import logs
 from elastic_core.domain import from_json, to_json
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import allowed
-from elastic_core.host.messages import EXIT, CoordinatorHeard, CoordinatorProcess, GroupStop, SpawnPlan, WorkersByRank
+from elastic_core.host.messages import (
+    EXIT,
+    CoordinatorHeard,
+    CoordinatorProcess,
+    GroupStop,
+    OrderInForce,
+    SpawnPlan,
+    WorkersByRank,
+)
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.worker_user.identity import WorkerUser
@@ -31,6 +39,7 @@ from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.on_ray import mailboxes, node_memory
+from elastic_core.launch.worker_logs.kept import KeptLogs
 from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
@@ -75,6 +84,7 @@ class NodeActor:
         self._node_id = own_node_id()
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._noted: dict[int, float] = {}
+        self._kept: set[int] = set()  # origin epochs of parts that ended, whose logs were kept
         self._folders = GroupFolders(Settings(home=self._home))
         self._upkeep, self._next_upkeep = threading.Thread(), 0.0  # monotonic seconds
 
@@ -92,6 +102,7 @@ class NodeActor:
         settings = Settings.model_validate({**launch["settings"], "home": self._home})
         spec = NodeSpec.model_validate(node)
         folder = RunDir.of(self._home, order.origin_epoch)
+        self._kept.discard(order.origin_epoch)
         if again:
             self._clear(order.origin_epoch)
         self._note(order.origin_epoch)  # first: where there is a folder, a stop holds for what is being started
@@ -120,6 +131,7 @@ class NodeActor:
             mailboxes.put(folder, letters)
         node_memory.meet(self._home, addresses)
         status = self._folders.poll(origin_epoch)
+        self._keep_logs_of_ended(origin_epoch, status)
         ranks = folder.read(WorkersByRank)
         return {
             "exit": _exit(status),
@@ -157,12 +169,14 @@ class NodeActor:
         self._folders.stop(origin_epoch, grace_seconds)
         while (status := self._folders.poll(origin_epoch)) is not None and status.alive and time.monotonic() < until:
             time.sleep(0.1)
+        self._keep_logs_of_ended(origin_epoch, status)
         return {"known": status is not None, "alive": status is not None and status.alive, "exit": _exit(status)}
 
     def forget(self, origin_epoch: int) -> None:
         """Remove the files of a part that has ended, its tokens first."""
         self._folders.forget(origin_epoch)
         self._noted.pop(origin_epoch, None)
+        self._kept.discard(origin_epoch)
 
     def alive(self) -> list[int]:
         """Origin epochs of which something lives here, their coordinators too."""
@@ -172,6 +186,40 @@ class NodeActor:
     def strays(self) -> list[int]:
         """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
         return [group.origin_epoch for group in self._folders.groups() if group.alive and self._unheard(group)]
+
+    def keep_logs(self) -> None:
+        """What the ranks have printed so far that are here, before the node goes."""
+        for group in self._folders.groups():
+            if group.alive:
+                self._put_logs(group.origin_epoch, self._logs_by_rank(group.origin_epoch))
+
+    def _keep_logs_of_ended(self, origin_epoch: int, status: GroupStatus | None) -> None:
+        """Aside, and once: the node may go soon. Which ranks were here is known until the part is forgotten."""
+        if status is not None and status.exit is not None and origin_epoch not in self._kept:
+            self._kept.add(origin_epoch)
+            given = origin_epoch, self._logs_by_rank(origin_epoch)
+            threading.Thread(target=self._put_logs, args=given, daemon=True, name="keep-logs").start()
+
+    def _logs_by_rank(self, origin_epoch: int) -> dict[int, Path]:
+        """Of the group's ranks that are on this node, or were last."""
+        folder = RunDir.of(self._home, origin_epoch)
+        try:
+            order, workers = folder.read(OrderInForce), folder.read(WorkersByRank)
+        except InfrastructureError as error:  # workers may write the former
+            log.warning(f"whose logs are on node {self._node} is not known: {error}")
+            return {}
+        if order is None or workers is None:
+            return {}
+        ranks = [rank for rank, slot in enumerate(order.slots) if slot.node == self._node]
+        return {rank: folder.log(number) for rank, number in zip(ranks, workers.numbers, strict=False)}
+
+    def _put_logs(self, origin_epoch: int, logs: Mapping[int, Path]) -> None:
+        try:
+            known = RunDir(self._home).read_json(_SERVICES)
+            if known is not None and logs:
+                KeptLogs.of(Settings.model_validate({**known["settings"], "home": self._home})).keep(origin_epoch, logs)
+        except (ElasticError, OSError) as error:
+            log.warning(f"what ranks of epoch {origin_epoch} printed is on node {self._node} alone: {error}")
 
     def _keep_services(self) -> None:
         """Aside: a service that has to be started takes seconds."""

@@ -21,6 +21,8 @@ from elastic_core.launch.on_ray import journal
 from elastic_core.launch.on_ray.jobs_api import JobsApi, RayJob, Submission, ray_token
 from elastic_core.launch.on_ray.log_requests import NodeLog
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE, GroupLaunch, seal
+from elastic_core.launch.worker_logs.kept import KeptLogs
+from elastic_core.launch.worker_logs.parts import WorkerLog
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.settings import Settings
 
@@ -91,12 +93,16 @@ class RayLauncher:
         self._api.stop(job.submission_id)
 
     def ranks_with_logs(self, origin_epoch: int) -> int:
-        return len(self._log_urls(origin_epoch))
+        """As the contract says. What Ray has forgotten, nodes have kept the end of (`kept`)."""
+        return len(self._log_urls(origin_epoch)) or self._kept_logs.ranks(origin_epoch)
 
-    def log_of(self, origin_epoch: int, rank: int) -> NodeLog | None:
-        """As the contract says: it is read from the agent of the node on which that worker is, or was."""
-        urls = self._log_urls(origin_epoch)
-        return NodeLog(urls[rank], ray_token(self.settings)) if rank < len(urls) else None
+    def log_of(self, origin_epoch: int, rank: int) -> WorkerLog | None:
+        """As the contract says: it is read from the agent of the node on which that worker is, or was, else what was
+        kept of it in the store."""
+        urls, kept = self._log_urls(origin_epoch), self._kept_logs
+        if rank < len(urls):
+            return NodeLog(urls[rank], ray_token(self.settings), kept.log_of(origin_epoch, rank))
+        return kept.log_of(origin_epoch, rank) if not urls and rank < kept.ranks(origin_epoch) else None
 
     def forget(self, origin_epoch: int) -> None:
         """Of a dead group: Ray's record of its job. The nodes removed its files when it ended, but for its logs."""
@@ -105,7 +111,8 @@ class RayLauncher:
             self._delete(job)
 
     def remove_ended(self, before: float) -> int:
-        """As the contract says; the logs go with Ray's session on each node."""
+        """As the contract says, but for logs: they go with Ray's session on each node, and what nodes have kept of them
+        goes by reconciliation (`kept`)."""
         old = [job for epoch, job in self._groups()
                if job.ended and (job.ended_at or before) < before and not self._alive(epoch, job)]  # fmt: skip
         for job in old:
@@ -168,6 +175,10 @@ class RayLauncher:
         name = re.compile(rf"{re.escape(self.settings.ray_namespace)}-([0-9]+)")
         found = ((name.fullmatch(job.submission_id), job) for job in self._api.jobs())
         return sorted(((int(match[1]), job) for match, job in found if match), key=lambda known: known[0])
+
+    @property
+    def _kept_logs(self) -> KeptLogs:
+        return KeptLogs.of(self.settings)
 
     def _log_urls(self, origin_epoch: int) -> list[str]:
         return journal.log_urls(self._api.output(self._name(origin_epoch)))

@@ -51,6 +51,7 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.launch import launchers
         from elastic_core.launch.host_reconcile import reconcile_host, sweep_store_in_time
         from elastic_core.launch.worker_logs import followed
+        from elastic_core.launch.worker_logs.kept import KeptLogs
         from elastic_core.state.memory_tier import cache_servers
         from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
@@ -76,7 +77,9 @@ class ReconcileOperator(ElasticOperator):
             self.log.info("%d files of Airflow's logs were older than ELASTIC_KEEP_DAYS, and are removed", removed)
         told = self._tell_of_risks(control, settings, context)
         # Last: jobs write in the store, and what they make that cannot be deleted fails this task every minute.
-        sweep_store_in_time(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
+        store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
+        kept = KeptLogs(store, settings.ray_namespace)
+        sweep_store_in_time(control, store, answer, lambda: kept.remove_old(old))
         if passed_over:
             several = plural(len(passed_over), "job or segment", "jobs or segments")
             raise InfrastructureError(f"{several} passed over, and all else was done: {passed_over[0]}")

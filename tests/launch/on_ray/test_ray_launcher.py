@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,8 +14,10 @@ from elastic_core.host.messages import AgentProcess, WorkerProcesses
 from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR
 from elastic_core.launch.launcher import GroupStatus
+from elastic_core.launch.on_ray.log_requests import NodeLog
 from elastic_core.launch.on_ray.ray_launcher import COORDINATOR, RayLauncher
 from elastic_core.launch.worker_logs.followed import FollowedLog
+from elastic_core.launch.worker_logs.kept import KeptLogs
 from tests.e2e.platform import PATIENCE
 from tests.launch.builders import order, settings, wait_for, wait_until_dead
 from tests.launch.conftest import OnRay
@@ -184,6 +188,32 @@ def test_what_a_rank_prints_is_read_from_its_node_and_followed_from_there(on_ray
     assert follower.next_lines() == []
     launcher.stop(7, 0.5)
     dead(launcher)
+
+
+def test_the_end_of_what_ranks_printed_is_read_once_ray_has_forgotten_them_or_their_node_does_not_answer(
+    on_ray: OnRay,
+) -> None:
+    launcher, _ = started(on_ray, "sleep")
+    wait_for(lambda: launcher.ranks_with_logs(7) == 2, SECONDS, pause=0.2)
+    log = launcher.log_of(7, 1)
+    assert isinstance(log, NodeLog)
+    launcher.stop(7, 0.5)
+    dead(launcher)
+    wait_for(lambda: KeptLogs.of(on_ray.settings).ranks(7) == 2, SECONDS, pause=0.2)
+    away = replace(log, name=log.name.replace(urlsplit(log.name).netloc, "127.0.0.1:9"))
+    assert away.read(None, 1000) == log.read(None, 1000)
+    assert replace(log, name=f"{log.name}.gone.log").read(5, 1000) == log.read(5, 1000)
+    launcher.forget(7)
+    assert launcher.groups() == []
+    assert launcher.ranks_with_logs(7) == 2
+    assert launcher.log_of(7, 1).read(None, 1000).text == "rank 1 of 2 does sleep\n"
+    assert launcher.log_of(7, 2) is None
+
+
+def test_a_node_that_does_not_answer_and_has_kept_nothing_is_said(on_ray: OnRay) -> None:
+    kept = KeptLogs.of(on_ray.settings).log_of(7, 0)
+    with pytest.raises(InfrastructureError, match=r"the log at http://127.0.0.1:9/logs/rank0.log cannot be read"):
+        NodeLog("http://127.0.0.1:9/logs/rank0.log", "token", kept).read(None, 1000)
 
 
 def _pids() -> list[str]:

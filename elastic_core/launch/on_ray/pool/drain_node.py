@@ -51,6 +51,14 @@ def wait_until_empty(namespace: str, node: str, home: Path, seconds: float) -> b
     return empty_since is not None
 
 
+def keep_logs(namespace: str, node: str, home: Path) -> None:
+    """Of jobs that go with the node."""
+    try:
+        ray_cluster.answer(ray_cluster.actor_of(namespace, node, home).keep_logs.remote(), ANSWER_SECONDS)
+    except (NodeSilent, RuntimeError) as error:
+        log.warning(f"what jobs printed on node {node} is there alone: {error}")
+
+
 def _is_empty(namespace: str, node: str, home: Path) -> bool:
     try:
         return not ray_cluster.answer(ray_cluster.actor_of(namespace, node, home).alive.remote(), ANSWER_SECONDS)
@@ -82,6 +90,8 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return exit_code(error)
     empty = wait_until_empty(options.namespace, options.node, options.home, until - time.monotonic())
+    if not empty:
+        keep_logs(options.namespace, options.node, options.home)
     sys.stdout.write(f"node {options.node} is {'empty' if empty else 'not empty, and its time is up'}\n")
     return 0 if empty else 1
 
