@@ -29,7 +29,7 @@ from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
-from elastic_core.track.champions.judging import Decision, RegisteredVersion, judge
+from elastic_core.track.champions.judging import Decision, RegisteredVersion, judge, unmeasured
 from elastic_core.track.champions.model_aliases import CHAMPION, move_champion, name_challenger
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.champions.registered_versions import described, registered_version
@@ -46,10 +46,11 @@ MOST_RIVALS = 10  # how often another job may move the champion while one is jud
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a champion was found to be on a candidate's held-out data. `test`: of the two, sample by sample; what it
-    takes for chance is not better."""
+    takes for chance is not better. `fault`: why it could not be measured there; it stays champion then."""
 
     metrics: Mapping[str, float] | None
     test: PairedTest | None = None
+    fault: str = ""
 
 
 _NOT_MEASURED = Measured(None)
@@ -205,6 +206,8 @@ def promote_if_better(
             rival, now = measure(holder), champion(control, settings, name)
             if now is None or now.version != holder.version:
                 continue  # measuring takes its time, and another is champion by now
+            if rival.fault:
+                return unmeasured(version, holder, rival.fault)
         judged = judge(version, metric, mode, candidate_metrics, holder, rival.metrics, margin, rival.test)
         if not judged.promoted:
             return judged

@@ -408,6 +408,23 @@ def test_who_became_champion_while_another_was_measured_is_measured_too(trained)
     assert (asked, champion(trained, settings, name).version) == (["1", "2"], "2")
 
 
+def test_a_champion_that_cannot_be_measured_on_the_data_stays_and_the_verdict_says_why(trained):
+    name, settings = trained.name, trained.settings
+    for step in (10, 20):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": 0.1})
+    promote(settings, name, "1")
+
+    def measure(_: RegisteredVersion) -> Measured:
+        return Measured(None, fault="folder: Extra inputs are not permitted.")
+
+    decision = promote_if_better(trained, settings, name, "2", "accuracy", "max", {"accuracy": 0.9}, measure)
+    assert (decision.promoted, decision.against) == (False, "1")
+    assert "by its own job's code and parameters: folder: Extra inputs are not permitted. The champion" in str(decision)
+    assert f"`elastic models promote {name} 2` makes version 2 champion all the same" in str(decision)
+    assert champion(trained, settings, name).version == "1"
+
+
 def test_who_became_champion_between_the_look_and_the_move_is_measured_too(trained, monkeypatch):
     name, settings = trained.name, trained.settings
     for step in (10, 20, 30):

@@ -30,6 +30,7 @@ class TrainedJob:
     records: list[CheckpointRecord] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     entry_point: str = "examples.digits:Digits"
+    params: Mapping[str, Any] = field(default_factory=lambda: {"width": 8})
 
     def checkpoint(
         self, step: int, seed: int = 0, bad: bool = False, model: nn.Module | None = None, **metrics: float
@@ -54,7 +55,7 @@ class TrainedJob:
         return model
 
     def job(self, job_id: str) -> JobStatus:
-        update = {"name": self.name, "params": {"width": 8}, "entry_point": self.entry_point}
+        update = {"name": self.name, "params": dict(self.params), "entry_point": self.entry_point}
         return replace(STATUS, job_id=self.name, spec=SPEC.model_copy(update=update), results=dict(self.results))
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:

@@ -93,3 +93,14 @@ def judge(
         comparison += f", {'and by more than chance' if better else 'but maybe by chance'} ({test})"
     outcome = "promoted" if better else "the champion stays"
     return Decision(promoted=better, reason=f"{comparison}: {outcome}", against=holder.version)
+
+
+def unmeasured(candidate: str, holder: RegisteredVersion, fault: str) -> Decision:
+    """The decision where nobody can tell what the champion is on the candidate's data."""
+    return Decision(
+        promoted=False,
+        reason=f"version {candidate} was not compared with version {holder.version}, the champion, which could not be "
+        f"measured on the same data by its own job's code and parameters: {fault.rstrip('.')}. The champion stays; "
+        f"`elastic models promote {holder.name} {candidate}` makes version {candidate} champion all the same",
+        against=holder.version,
+    )

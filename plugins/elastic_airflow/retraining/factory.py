@@ -50,6 +50,7 @@ def retraining_dag(
     assets: Sequence[Asset] = (),
     drift: Drift | None = None,
     data: Snapshot | None = None,
+    data_params: Sequence[str] = (),
     start_from: str = CHAMPION,
     margin: float = 0.0,
     alpha: float | None = None,
@@ -67,6 +68,9 @@ def retraining_dag(
     :param assets: an update of all of them starts a run, with `cron` or without.
     :param drift: train only where the data has drifted from what the champion was trained on. Needs `cron` or `assets`.
     :param data: files that are frozen before the training, which then reads the copy.
+    :param data_params: names of further parameters of the task that say which data. The champion is measured with the
+        run's value of these, of the snapshot's, and of those whose template names the data interval; with its own
+        job's of all others.
     :param start_from: "champion": its weights; "anew": a new model.
     :param margin: how much better than the champion's the new model's metric has to be, in the metric's unit, at least.
         0: better at all.
@@ -93,7 +97,7 @@ def retraining_dag(
         raise ValueError(f"approval_within is {approval_within}; it must be more than nothing, e.g. timedelta(days=7)")
     if drift is not None and cron is None and not assets:
         raise ValueError(f"{dag_id} looks for drift, and nothing starts it: give cron= (how often to look) or assets=")
-    by_interval = any(word in json.dumps([spec, data.files if data else ""]) for word in INTERVAL_WORDS)
+    by_interval = _names_interval([spec, data.files if data else ""])
     dag = DAG(
         dag_id=dag_id,
         schedule=_schedule(cron, timezone, assets, by_interval or drift is not None),
@@ -102,7 +106,8 @@ def retraining_dag(
         **{**callbacks(notifiers), "catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
     )
     with dag:
-        register = _tasks(spec, drift, data, margin, alpha, approval, by_interval)
+        named = _all_data_params(spec, data, data_params)
+        register = _tasks(spec, drift, data, named, margin, alpha, approval, by_interval)
         if approval:
             _ask_a_person(register, approval_within, notifiers)
     return dag
@@ -121,6 +126,7 @@ def _tasks(
     spec: Mapping[str, Any] | str,
     drift: Drift | None,
     data: Snapshot | None,
+    data_params: Sequence[str],
     margin: float,
     alpha: float | None,
     approval: bool,
@@ -141,12 +147,24 @@ def _tasks(
     evaluate = EvaluateOperator(task_id="evaluate", job_id=JOB_ID)
     register = RegisterOperator(
         task_id="register", job_id=JOB_ID, compare=True, margin=margin, alpha=alpha, hold=approval,
+        data_params=data_params,
         data_sha256=None if data is None else HandedSnapshot("snapshot", "sha256"),
     )  # fmt: skip
     plan >> train >> evaluate >> register
     if drift is not None:
         train >> RememberDataOperator(task_id="remember_data", job_id=JOB_ID) >> register
     return register
+
+
+def _names_interval(given: Any) -> bool:
+    written = json.dumps(given)
+    return any(word in written for word in INTERVAL_WORDS)
+
+
+def _all_data_params(spec: Mapping[str, Any] | str, data: Snapshot | None, named: Sequence[str]) -> Sequence[str]:
+    params = {} if isinstance(spec, str) else spec.get("params", {})
+    by_interval = [name for name, value in params.items() if _names_interval(value)]
+    return tuple(dict.fromkeys([*([data.param] if data else []), *by_interval, *named]))
 
 
 def _ask_a_person(register: RegisterOperator, within: timedelta, notifiers: Sequence[BaseNotifier]) -> None:

@@ -7,7 +7,7 @@ back.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,13 @@ from elastic_airflow.access.behalf import who_submitted
 from elastic_airflow.access.handed import Handed
 from elastic_airflow.names import REFUSAL
 from elastic_airflow.operators import ElasticOperator, known_job
+from elastic_airflow.tasks.champion_measuring import ChampionMeasuring
 from elastic_airflow.tasks.drive_job import check_attach, note_run, record_job
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import stand_back
 from elastic_core.protocol.encoding import finite
-from elastic_core.protocol.process_groups import EVALUATION, code_of, held_out
+from elastic_core.protocol.process_groups import EVALUATION, held_out
 from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.catalogue.task_params import entries_for
@@ -30,9 +31,6 @@ from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
-    from elastic_core.track.champions.judging import RegisteredVersion
-    from elastic_core.track.champions.paired_test import PairedTest
-    from elastic_core.track.model_registry import Measured
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
 
@@ -121,6 +119,7 @@ class RegisterOperator(_AfterTraining):
 
     :param compare: measure the champion again on the candidate's held-out data, rather than trust the metrics that
         it was registered with. For data that has changed since.
+    :param data_params: for `compare`: parameters of the task that say which data; all others are the champion's own.
     :param margin: how much better it has to be, in the metric's unit.
     :param alpha: how likely chance alone may make it seem better, at most; needs `compare`, and the task's
         `evaluate_each`. None: that is not asked.
@@ -139,10 +138,11 @@ class RegisterOperator(_AfterTraining):
 
     def __init__(
         self, *, compare: bool = False, margin: float = 0.0, alpha: float | None = None, hold: bool = False,
-        data_sha256: str | Handed | None = None, **kwargs: Any,
+        data_params: Collection[str] = (), data_sha256: str | Handed | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.compare, self.margin, self.alpha, self.hold = compare, margin, alpha, hold
+        self.data_params = tuple(data_params)
         self.data_sha256 = data_sha256
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class RegisterOperator(_AfterTraining):
         against, better = "", False
         verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
-            measure = partial(self._measured, settings, control, job) if self.compare else None
+            measure = ChampionMeasuring(control, settings, job, self.data_params, self.alpha) if self.compare else None
             mode = job.facts.metric_mode
             decision = model_registry.promote_if_better(
                 control, settings, name, version, metric, mode, metrics, measure, self.margin, self.hold,
@@ -187,28 +187,3 @@ class RegisterOperator(_AfterTraining):
     def _handed_over(self, context: Any, outcome: Mapping[str, Any]) -> dict[str, Any]:
         returned: dict[str, Any] = self.hand_over(context, dict(outcome))
         return returned
-
-    def _measured(
-        self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion
-    ) -> Measured:
-        from elastic_core.track.model_registry import Measured  # imports mlflow
-        from elastic_core.train.process.evaluate import evaluate_checkpoint
-
-        code = code_of(job.results).sha256
-        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256, code)
-        self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
-        return Measured(metrics, self._test(settings, control, job, holder))
-
-    def _test(
-        self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion
-    ) -> PairedTest | None:
-        """Of both models on the same held-out samples, one by one."""
-        if self.alpha is None:
-            return None
-        from elastic_core.track.champions.paired_test import compared
-        from elastic_core.train.process.evaluate import evaluate_each, of_newest
-
-        new = of_newest(control, settings, job.job_id, evaluate_each)
-        code = code_of(job.results).sha256
-        old = evaluate_each(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256, code)
-        return compared(new, old, job.facts.metric_mode, self.alpha)

@@ -55,6 +55,14 @@ def test_drift_snapshot_and_approval_have_their_places() -> None:
     json.dumps(DagSerialization.to_dict(dag))
 
 
+def test_a_champion_is_measured_on_what_the_run_has_for_data_and_its_own_otherwise() -> None:
+    params = {"width": 8, "day": "{{ ds }}", "rows": {"until": "{{ data_interval_end }}"}, "table": "a"}
+    data = Snapshot(files="/data/*.csv", param="folder")
+    dag = retraining_dag("measured", {**SPEC, "params": params}, cron="@daily", data=data, data_params=["table"])
+    assert set(dag.get_task("register").data_params) == {"folder", "day", "rows", "table"}
+    assert retraining_dag("short", "a_variable", cron="@daily").get_task("register").data_params == ()
+
+
 def test_a_cron_line_and_assets_start_it_together() -> None:
     dag = retraining_dag("both", SPEC, cron="0 4 * * *", assets=[Asset("a")])
     assert isinstance(dag.timetable, AssetOrTimeSchedule)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_airflow.tasks.job_tasks import RegisterOperator
+from elastic_airflow.tasks.champion_measuring import ChampionMeasuring
 from elastic_core.settings import Settings
 from elastic_core.track.champions.judging import RegisteredVersion
 from elastic_core.track.champions.paired_test import PairedTest
@@ -38,13 +38,16 @@ def trained(steps: int) -> nn.Module:
 def holder(job: TrainedJob, record: int) -> RegisteredVersion:
     """The champion: a version that was made of this checkpoint."""
     made = job.records[record]
-    return RegisteredVersion(name=job.name, version="1", checkpoint_uri=made.uri, manifest_sha256=made.manifest_sha256)
+    return RegisteredVersion(
+        name=job.name, version="1", job_id=job.name, checkpoint_uri=made.uri, manifest_sha256=made.manifest_sha256
+    )
 
 
 def asked(job: TrainedJob, champion: RegisteredVersion, alpha: float | None) -> PairedTest | None:
-    register = RegisterOperator(task_id="register", job_id=job.name, compare=True, alpha=alpha)
     control: Any = job
-    return register._test(job.settings, control, job.job(job.name), champion)
+    found = ChampionMeasuring(control, job.settings, job.job(job.name), alpha=alpha)(champion)
+    assert not found.fault
+    return found.test
 
 
 def told(job: TrainedJob, champion: RegisteredVersion) -> PairedTest:
