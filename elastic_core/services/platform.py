@@ -34,7 +34,8 @@ from elastic_core.state.store_access import access_brokers
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "celery_broker_url"})
 SHORTEST_LEASE_SECONDS = 90.0
 FIRST_POOL_SECONDS = 120.0  # for Ray to say which nodes there are
-GIVEN = ("run", "memory", "store")  # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
+# folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
+GIVEN = ("run", "memory", "store", "data_snapshots")
 RESTORING = "restoring"  # a file in a home that a back-up is being restored into
 
 

@@ -87,11 +87,20 @@ def require_usable(user: WorkerUser, settings: Settings) -> None:
         )
     above = [parent for place in (*interpreter, settings.home.absolute()) for parent in place.parents]
     kept = (*interpreter, *sorted(code), project, project / "dags", *sorted(set(above)))
-    writable = _asked_of(user, "writable", kept)
+    _refuse_writable(user, kept, "users' code could change what the services run")
+
+
+def require_kept(user: WorkerUser, folder: Path) -> None:
+    """Raises `UserError` where the user can change what lies in a folder of root's, or put another in its place."""
+    _refuse_writable(user, (folder, *folder.parents), f"users' code could change what root keeps in {folder}")
+
+
+def _refuse_writable(user: WorkerUser, places: Iterable[Path], what_then: str) -> None:
+    writable = _asked_of(user, "writable", places)
     if writable:
         raise UserError(
-            f"{_named(user.name)}, which can write in {writable[1]} ({_mode(Path(writable[1]))}): users' code could "
-            "change what the services run. Take that from it: chown root, chmod go-w."
+            f"{_named(user.name)}, which can write in {writable[1]} ({_mode(Path(writable[1]))}): {what_then}. "
+            "Take that from it: chown root, chmod go-w."
         )
 
 

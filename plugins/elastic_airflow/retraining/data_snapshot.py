@@ -1,7 +1,8 @@
 """Files frozen before a training: what they held then is what is trained on, whatever happens to them meanwhile.
 
-A snapshot is a folder of copies under the installation's home, named by the SHA-256 of all names and contents: the same
-files make the same one. The newest few are kept, and all that somebody still reads: each notes the runs that froze it.
+A snapshot is a folder of copies, under the installation's home or where the pipeline says (`snapshot_places`), named
+by the SHA-256 of all names and contents: the same files make the same one. The newest few are kept, and all that
+somebody still reads: each notes the runs that froze it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from elastic_airflow.access import dag_runs
 from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.retraining.snapshot_places import let_jobs_read, place_of
 from elastic_core.settings import Settings
 
-FOLDER = "data_snapshots"
 READERS = ".runs"  # a folder for each snapshot, with a file for each run that froze it
 MAKING_SECONDS = 7 * 86400.0  # no copy takes that long: who was making it is dead
 _CHUNK = 1 << 20
@@ -33,11 +34,18 @@ _CHUNK = 1 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`files`: a pattern of paths, which may hold Airflow's templates. `param`: the parameter of the task that is given
-    the folder of the copies. `keep`: so many snapshots of a pipeline stay that nobody reads any more."""
+    the folder of the copies. `keep`: so many snapshots of a pipeline stay that nobody reads any more. `into`:
+    the folder, of this installation alone, in which they are made; with jobs on other machines one that these have at
+    this path."""
 
     files: str
     param: str
     keep: int = 5
+    into: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.into is not None and not os.path.isabs(self.into):
+            raise ValueError(f"into is {self.into!r}; it must be an absolute path, the same for services and jobs")
 
 
 class SnapshotOperator(ElasticOperator):
@@ -53,11 +61,13 @@ class SnapshotOperator(ElasticOperator):
         paths = [Path(path) for path in sorted(glob.glob(self.files, recursive=True)) if os.path.isfile(path)]
         if not paths:
             raise AirflowFailException(f"no file matches {self.files!r}: there is nothing to train on")
-        home = Settings().home.absolute() / FOLDER / context["ti"].dag_id
+        settings = Settings()
+        home = place_of(settings, self.data.into, context["ti"].dag_id)
         try:
             folder = freeze(paths, home, context["ti"].run_id)
         except ValueError as error:  # no retry gives files other names
             raise AirflowFailException(str(error)) from error
+        let_jobs_read(folder, settings, self.data.into)
         forget(home, self.data.keep, folder, self._read)
         self.log.info("%d files of %s are frozen in %s", len(paths), self.files, folder)
         frozen: dict[str, Any] = {"folder": str(folder), "sha256": folder.name, "files": len(paths)}
