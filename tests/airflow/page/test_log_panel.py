@@ -80,7 +80,7 @@ def test_another_rank_and_an_earlier_attempt_are_shown_by_choice(
     expect(lines).to_have_text("second attempt\n")
     page.get_by_label("Rank").select_option("1")
     expect(lines).to_have_text("second attempt, rank 1\n")
-    page.get_by_label("Attempt").select_option("1")
+    page.get_by_label("Attempt", exact=True).select_option("1")
     expect(lines).to_have_text("first attempt, rank 0\n")
     expect(page.locator(".log-note")).to_contain_text("ended")
 
@@ -96,7 +96,29 @@ def test_the_attempt_that_a_log_has_gone_on_with_is_the_one_that_is_chosen(
     life.leave(order, "infrastructure")
     printing(tmp_path, life.start(), "second attempt\n", "")
     expect(lines).to_contain_text("second attempt")
-    expect(page.get_by_label("Attempt")).to_have_value("2")
+    expect(page.get_by_label("Attempt", exact=True)).to_have_value("2")
+
+
+def test_who_follows_a_rank_follows_it_in_the_next_attempt_if_that_has_it(
+    page: Page, address: str, life: Life, tmp_path: Path
+) -> None:
+    order = life.start()
+    printing(tmp_path, order, "first attempt\n", "first attempt, rank 1\n")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines, rank = page.get_by_role("log"), page.get_by_label("Rank")
+    expect(lines).to_have_text("first attempt\n")
+    rank.select_option("1")
+    expect(lines).to_have_text("first attempt, rank 1\n")
+    life.leave(order, "infrastructure")
+    order = life.start()
+    expect(lines).to_contain_text("--- attempt 2 of 2 attempts ---")
+    printing(tmp_path, order, "second attempt\n", "second attempt, rank 1\n")
+    expect(lines).to_have_text("first attempt, rank 1\n--- attempt 2 of 2 attempts ---\nsecond attempt, rank 1\n")
+    expect(rank).to_have_value("1")
+    life.leave(order, "infrastructure")
+    printing(tmp_path, life.start(), "alone\n")
+    expect(lines).to_contain_text("--- attempt 3 of 3 attempts ---\n--- it has no rank 1: rank 0 ---\nalone\n")
+    expect(rank).to_have_value("0")
 
 
 @pytest.mark.nightly

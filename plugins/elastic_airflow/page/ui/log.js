@@ -39,7 +39,7 @@ function close(jobId) {
 }
 
 function open(jobId) {
-  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null, turn: 0, held: 0 };
+  const view = { jobId, attempt: null, rank: 0, wanted: 0, seeking: false, end: null, shown: null, timer: null, turn: 0, held: 0 };
   view.lines = el("pre", { class: "lines", tabindex: "0", role: "log", "aria-label": `What ${jobId} prints` });
   view.attempts = el("select", { "aria-label": "Attempt" });
   view.ranks = el("select", { "aria-label": "Rank" });
@@ -57,7 +57,7 @@ function open(jobId) {
 }
 
 function choose(view, attempt, rank) {
-  Object.assign(view, { attempt: attempt === view.shown?.attempts ? null : attempt, rank, end: null });
+  Object.assign(view, { attempt: attempt === view.shown?.attempts ? null : attempt, rank, wanted: rank, seeking: false, end: null });
   view.lines.replaceChildren();
   view.held = 0;
   clearTimeout(view.timer);
@@ -87,11 +87,13 @@ async function ask(view, turn) {
 }
 
 function show(view, log) {
+  if (view.seeking && foundRank(view, log)) return;
   const atEnd = view.lines.scrollHeight - view.lines.scrollTop - view.lines.clientHeight < 40;
   view.end = log.end;
   if (!view.shown || view.shown.attempts !== log.attempts) choices(view.attempts, log.attempts, log.attempt, 1);
   if (!view.shown || view.shown.ranks !== log.ranks || view.shown.attempt !== log.attempt) choices(view.ranks, log.ranks, log.rank, 0);
   view.attempts.value = log.attempt;
+  view.ranks.value = log.rank;
   view.shown = log;
   if (log.left_out) add(view, `... ${count(log.left_out)} bytes are not kept any more\n`);
   if (log.text) add(view, log.text);
@@ -102,9 +104,20 @@ function show(view, log) {
   // Another attempt has begun: go on with its first line.
   if (view.attempt === null && log.ended && log.end === log.size && log.attempt < log.attempts) {
     add(view, `--- attempt ${log.attempt + 1} of ${plural(log.attempts, "attempt")} ---\n`);
-    Object.assign(view, { end: 0, rank: 0 });
+    Object.assign(view, { end: 0, rank: 0, seeking: view.wanted > 0 });
     view.shown = { ...log, attempt: log.attempt + 1, ranks: -1 };
   }
+}
+
+// An attempt has begun that may have the rank which is followed. Which ranks it has is known once its processes are there,
+// so rank 0 is asked first; it is shown where it has printed and the other is not there. Whether the other is asked next.
+function foundRank(view, log) {
+  const there = log.ranks > view.wanted;
+  if (there) view.rank = view.wanted;
+  else if (log.size || log.ended) add(view, `--- it has no rank ${view.wanted}: rank 0 ---\n`);
+  else return false;
+  view.seeking = false;
+  return there;
 }
 
 // As text: a job's lines are nothing that a browser is to read.
