@@ -14,25 +14,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic_core.errors import InfrastructureError, NotFound, UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import CancelOutcome, Submission, SubmissionState, SweepMember, SweepStarted
+from elastic_core.protocol.rest.cancelling_many import cancel_in_parts, cancel_whole_group
 from elastic_core.protocol.rest.rest_client import RestClient as RestClient
 from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
-from elastic_core.spec.inputs.sweeps import expand, member_id, new_group_id, parse_sweep
+from elastic_core.spec.inputs.sweeps import expand, new_group_id, parse_sweep
 from elastic_core.spec.job_forks import fork_id
-from elastic_core.spec.parts.job_group import MOST_MEMBERS
 from elastic_core.text import plural, stamped
 
 PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
 WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
 POLL_SECONDS = 0.5
 MOST_TOLD = 5  # refusals in one error
-CANCELLED_AT_ONCE = 100
-_STILL_STARTING = "its run still asks the task's code, and it is no job yet: cancel the group again"
 
 
 def connect(
@@ -147,41 +145,16 @@ def cancel_group(
     `wait_seconds` in all. One that is none by then has an error among the outcomes.
     """
     with _given(control) as client:
-        outcomes = _cancel_active(client, group, reason)
-        starting = [one.job_id for one in submissions_of(client, group) if one.state is SubmissionState.STARTING]
-        until = time.monotonic() + wait_seconds
-        while starting and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
-            with suppress(InfrastructureError):
-                starting = [one for one in starting if client.submission(one).state is SubmissionState.STARTING]
-        outcomes += _cancel_active(client, group, reason)
-    late = [CancelOutcome(job_id=job_id, state=None, error=_STILL_STARTING) for job_id in starting]
-    told = {
-        outcome.job_id: outcome for outcome in [*late, *outcomes]
-    }  # what became a job at the last moment is cancelled
-    return [told[job_id] for job_id in sorted(told)]
 
+        def active() -> list[str]:
+            return [job.job_id for job in client.jobs(active_only=True, group=group)]
 
-def submissions_of(control: HttpControl, group: str) -> Iterator[Submission]:
-    """Of a sweep's members, from the first on, whether they have become jobs or not."""
-    for index in range(MOST_MEMBERS):
-        try:
-            yield control.submission(member_id(group, index))
-        except NotFound:
-            return
+        return cancel_whole_group(client, group, reason, active, wait_seconds, POLL_SECONDS)
 
 
 def cancel_many(control: HttpControl, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
     """In parts whose answers come within the client's time-out, also on a busy machine."""
-    return [
-        outcome
-        for start in range(0, len(job_ids), CANCELLED_AT_ONCE)
-        for outcome in control.cancel_jobs(job_ids[start : start + CANCELLED_AT_ONCE], reason)
-    ]
-
-
-def _cancel_active(control: HttpControl, group: str, reason: str) -> list[CancelOutcome]:
-    return cancel_many(control, [job.job_id for job in control.jobs(active_only=True, group=group)], reason)
+    return cancel_in_parts(control.cancel_jobs, job_ids, reason)
 
 
 def _looked_at(control: HttpControl, started: SweepStarted) -> SweepStarted:

@@ -83,6 +83,7 @@ READS = tuple(
         "/api/v1/jobs/{active}/segments", "/api/v1/jobs/{past}/segments", "/api/v1/jobs/{past}/checkpoints",
         "/api/v1/jobs/{active}/curve", "/api/v1/jobs/{active}/moves", "/api/v1/jobs/{past}/observations",
         "/api/v1/jobs/{active}/explanation", "/api/v1/jobs/{active}/forecasts", "/api/v1/cluster", "/api/v1/nodes",
+        "/api/v1/cluster/timeline?limit=500", "/api/v1/cluster/timeline?since=0&offset=50000", "/api/v1/cluster/events",
         "/api/v1/policy", "/api/v1/decisions", "/api/v1/decisions/{decision}", "/api/v1/forecasts", "/api/v1/audit",
         "/api/v1/audit?job_id={active}", "/api/v1/what-if/expected", "/api/v1/decisions/{decision}/replay",
         "/ui/overview", "/ui/jobs/{active}/page", "/metrics", "/api/v1/openapi.json",
@@ -98,6 +99,7 @@ WRITES = (
     Asked("POST", "/api/v1/what-if", {"add": [{"type": "h200", "num_slots": 8, "count": 2}]}),
     Asked("POST", "/api/v1/jobs/{active}/stop", {"reason": "benchmark"}),
     Asked("POST", "/api/v1/jobs/{other}/cancel", {"reason": "benchmark"}),
+    Asked("POST", "/api/v1/jobs/cancel", {"job_ids": [f"{filled_ledger.PAST}-0", "nothing"], "reason": "benchmark"}),
 )
 
 

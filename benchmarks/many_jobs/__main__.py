@@ -64,7 +64,7 @@ def _measure(report: Report, url: str, base: str, jobs: int, decisions: int) -> 
     answers: list[httpx.Response] = []
     body = {"job_ids": job_ids, "reason": "benchmark"}
     cancel = seconds_of(
-        lambda: answers.append(httpx.post(f"{base}/ui/cancel", json=body, headers=OWN_PAGE, timeout=120))
+        lambda: answers.append(httpx.post(f"{base}/api/v1/jobs/cancel", json=body, headers=OWN_PAGE, timeout=120))
     )
     answers[0].raise_for_status()
     cancelled = [outcome["job_id"] for outcome in answers[0].json() if outcome["state"] == "cancelled"]

@@ -12,7 +12,7 @@ from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.slots_shown import cluster_shown
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
-from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch, TimelinePage
 from elastic_core.protocol.process_groups import StoredCheckpoint
 from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus
 from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
@@ -67,6 +67,9 @@ class JobAnswers:
     def timeline(self, since: float) -> list[HeldStretch]:
         """Of all jobs, who held which slots at or after `since`, by the time they were granted."""
         return self._ledger.read(lambda tx: reads.timeline(tx, since))
+
+    def timeline_page(self, since: float, until: float, part: Part) -> TimelinePage:
+        return self._ledger.read(lambda tx: reads.timeline_page(tx, since, until, part))
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))

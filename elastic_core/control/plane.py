@@ -241,9 +241,9 @@ class LedgerControl(JobActions, JobAnswers):
     def nodes(self) -> list[NodeStatus]:
         return self._ledger.read(node_health.statuses)
 
-    def node_events(self, since: float) -> list[NodeEvent]:
-        """What happened to nodes at or after `since` (Unix seconds), in order."""
-        return self._ledger.read(lambda tx: node_events.node_events(tx, since))
+    def node_events(self, since: float, until: float | None = None) -> list[NodeEvent]:
+        """What happened to nodes at or after `since` (Unix seconds) and not after `until`, in order."""
+        return self._ledger.read(lambda tx: node_events.node_events(tx, since, until))
 
     def set_aside_node(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
         by = self._caller.name if self._caller is not None else "the operator"

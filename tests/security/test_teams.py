@@ -136,7 +136,7 @@ def signed(client: httpx.Client, name: str, on_behalf: OnBehalf | None, **argume
 SPEC = a_spec(queue="vision").model_dump(mode="json")
 # route -> body; {job} stands for a job of the member's own, or another's
 ROUTES: dict[str, dict[str, Any]] = {
-    "/ui/cancel": {"job_ids": ["{job}"], "reason": "enough"},
+    "/api/v1/jobs/cancel": {"job_ids": ["{job}"], "reason": "enough"},
     "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
     "/api/v1/sweeps": {"group": "many", "spec": SPEC, "grid": {"seed": [1, 2]}},
     "/api/v1/checkpoints/{checkpoint}/fork": {"job_id": "fork-of-{job}"},
@@ -205,7 +205,7 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
             let_in = submits if path.endswith(SUBMITS) else own if is_own else others
             if path.startswith(POOL):
                 let_in = who == "root"
-            if path == "/ui/cancel" and answer.status_code == 200:
+            if path == "/api/v1/jobs/cancel" and answer.status_code == 200:
                 refused = "may not cancel" in (answer.json()[0]["error"] or "")
             else:
                 refused = answer.status_code in (401, 403)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
@@ -15,7 +15,7 @@ from elastic_core.control.ledger.orders import issue, launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import JobState, Plan, Snapshot, Target, from_json
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch, TimelinePage
 from elastic_core.protocol.process_groups import LaunchOrder, StoredCheckpoint
 from elastic_core.protocol.records import (
     REGISTERED_VERSIONS,
@@ -28,6 +28,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     registered_key,
 )
+from elastic_core.protocol.rest.job_details import Part
 from elastic_core.protocol.tokens import TrainerTokens
 
 _ALL_JOBS = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
@@ -110,10 +111,24 @@ def groups_of(tx: Tx, job_id: str) -> list[JobGroup]:
 
 def timeline(tx: Tx, since: float) -> list[HeldStretch]:
     """Of all jobs, at or after `since` (Unix seconds): who held what over time, lost attempts too."""
-    held = or_(LeaseRow.released_at.is_(None), LeaseRow.released_at >= since)
-    query = select(LeaseRow, SegmentRow).join(SegmentRow, SegmentRow.id == LeaseRow.segment_id).where(held)
-    rows = tx.session.execute(query.order_by(LeaseRow.granted_at, LeaseRow.epoch))
+    query = select(LeaseRow, SegmentRow).join(SegmentRow, SegmentRow.id == LeaseRow.segment_id)
+    rows = tx.session.execute(query.where(_not_before(since)).order_by(LeaseRow.granted_at, LeaseRow.epoch))
     return [_stretch(lease, segment) for lease, segment in rows]
+
+
+def timeline_page(tx: Tx, since: float, until: float, part: Part) -> TimelinePage:
+    """The same of a window, and so many of them: by their epochs, which are given as leases are, and are indexed."""
+    within = and_(_not_before(since), LeaseRow.granted_at <= until)
+    total = tx.session.scalar(select(func.count()).select_from(LeaseRow).where(within)) or 0
+    asked = select(LeaseRow).where(within).order_by(LeaseRow.epoch).offset(part.offset).limit(part.limit)
+    rows = tx.session.scalars(asked).all()
+    segments = {row.id: row for row in tx.among(SegmentRow.id, [lease.segment_id for lease in rows])}
+    held = tuple(_stretch(lease, segments[lease.segment_id]) for lease in rows)
+    return TimelinePage(since=since, until=until, total=total, offset=part.offset, held=held)
+
+
+def _not_before(since: float) -> ColumnElement[bool]:
+    return or_(LeaseRow.released_at.is_(None), LeaseRow.released_at >= since)
 
 
 def _stretch(lease: LeaseRow, segment: SegmentRow) -> HeldStretch:

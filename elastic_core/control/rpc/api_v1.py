@@ -27,6 +27,7 @@ from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
     AuditRecord,
+    CancelOutcome,
     DecisionListed,
     DecisionRecord,
     Explanation,
@@ -74,8 +75,11 @@ class Reason(Asked):
     reason: str = Field(default="by REST", max_length=2000, description="shown with the job")
 
 
-class SetAsideWanted(Reason):
-    leaves_at: float | None = Field(default=None, description="Unix seconds: until then the node is there")
+class CancelWanted(Reason):
+    """Jobs by their ids, at most 1000, or all active ones of a sweep."""
+
+    job_ids: list[str] | None = None
+    group: str | None = Field(default=None, min_length=1)
 
 
 class ChangesWanted(Asked):
@@ -122,7 +126,7 @@ def include_api(
     app.include_router(_pool_reads(control, reads))
     app.include_router(_new_jobs(control, writes, body))
     app.include_router(_job_writes(control, writes, body))
-    app.include_router(_node_writes(control, writes, body))
+    app.include_router(_many_jobs_writes(control, writes, body))
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
 
     description = cache(lambda root: dumps(described(app, root)))  # when it is asked for, all routes are there
@@ -374,20 +378,22 @@ def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) ->
     return router
 
 
-def _node_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
-    router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["pool"])
-    who = Annotated[Caller | None, Depends(writes)]
-    sent = Annotated[bytes, Depends(body)]
+def _many_jobs_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
 
-    @router.post("/nodes/{node}/set-aside", openapi_extra=takes(SetAsideWanted))
-    @answers(NodeStatus)
-    def set_aside(node: str, content: sent, caller: who) -> Response:
-        wanted = parsed(content, SetAsideWanted)
-        return json_answer(to_json(control.acting(caller).set_aside_node(node, wanted.reason, wanted.leaves_at)))
-
-    @router.post("/nodes/{node}/take-back")
-    @answers(NodeStatus)
-    def take_back(node: str, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).take_back_node(node)))
+    @router.post("/jobs/cancel", openapi_extra=takes(CancelWanted))
+    @answers(list[CancelOutcome])
+    def cancel_many(
+        content: Annotated[bytes, Depends(body)], caller: Annotated[Caller | None, Depends(writes)]
+    ) -> Response:
+        """Many jobs end now, without a last commit; each by itself: one that is refused stops no other."""
+        wanted = parsed(content, CancelWanted)
+        if (wanted.job_ids is None) == (wanted.group is None):
+            raise UserError("name jobs (`job_ids`), or a sweep (`group`) whose active jobs are meant: one of both")
+        job_ids = wanted.job_ids
+        if job_ids is None:
+            job_ids = [job.job_id for job in control.jobs(active_only=True, group=wanted.group)]
+        outcomes = control.acting(caller).cancel_jobs(job_ids, wanted.reason)
+        return json_answer([to_json(outcome) for outcome in outcomes])
 
     return router

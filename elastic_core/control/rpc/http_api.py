@@ -25,19 +25,17 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc import contract_calls, peoples_share
 from elastic_core.control.rpc.api_v1 import PREFIX, include_api, json_answer
 from elastic_core.control.rpc.contract_calls import answer, find_method, path_below, read_body
-from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
+from elastic_core.control.rpc.pool_api import node_writes_router, timeline_router
 from elastic_core.control.rpc.questions_api import questions_router
 from elastic_core.control.rpc.refusals import add_refusals
 from elastic_core.control.rpc.trainer_api import trainer_router
 from elastic_core.control.rpc.whatif import what_if
 from elastic_core.control.teams.permissions import check_method
-from elastic_core.domain import to_json
-from elastic_core.errors import NotFound, UserError
+from elastic_core.errors import NotFound
 from elastic_core.protocol import calls
-from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
-from elastic_core.protocol.encoding import loads
+from elastic_core.protocol.callers import NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
@@ -64,9 +62,11 @@ def create_app(
     app.add_middleware(peoples_share.PeoplesShare, prefixes=("/ui/", PREFIX))
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(trainer_router(control))
-    app.include_router(_ui_routes(control, user_reads, user_writes))
+    app.include_router(_ui_routes(control, user_reads))
     app.include_router(metrics_router(control.meter, metrics_token))
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
+    app.include_router(timeline_router(control, user_reads))
+    app.include_router(node_writes_router(control, user_writes, _body))
     app.include_router(job_details_router(control, user_reads))
     app.include_router(questions_router(control, user_reads, _body))
     return app
@@ -81,9 +81,6 @@ async def _plain_path(request: Request) -> None:
 async def _body(request: Request) -> bytes:
     """What a person sends."""
     return await read_body(request, MAX_SPEC_BODY, peoples_share.BODY_SECONDS)
-
-
-Body = Annotated[bytes, Depends(_body)]
 
 
 def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
@@ -121,7 +118,7 @@ def _target(scope: Scope) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _ui_routes(control: LedgerControl, user_reads: Dependency, user_writes: Dependency) -> APIRouter:
+def _ui_routes(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     """What the page asks and the REST API does not have. All else it asks there."""
     router = APIRouter(prefix="/ui")
 
@@ -130,26 +127,4 @@ def _ui_routes(control: LedgerControl, user_reads: Dependency, user_writes: Depe
         """What another policy would have done with the last jobs. Within bounds: see `control.rpc.whatif`."""
         return json_answer(what_if(control, policy, jobs))
 
-    @router.post("/cancel", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
-    def cancel_many(body: Body, caller: Annotated[Caller | None, Depends(user_writes)]) -> Response:
-        """Many jobs: `job_ids` and a reason. The answer has a state or an error for each."""
-        job_ids = _field(body, "job_ids", list)
-        if not all(isinstance(job_id, str) for job_id in job_ids):
-            raise UserError("'job_ids' must be a list of texts")
-        outcomes = control.acting(caller).cancel_jobs(job_ids, _field(body, "reason", str))
-        return json_answer([to_json(outcome) for outcome in outcomes])
-
     return router
-
-
-def _field(body: bytes, name: str, kind: type) -> Any:
-    try:
-        given = loads(body)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict) or name not in given:
-        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})")
-    value = given[name]
-    if not isinstance(value, kind):
-        raise UserError(f"{name!r} must be {kind.__name__}, it is {type(value).__name__}")
-    return value

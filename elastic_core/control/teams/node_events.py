@@ -6,6 +6,7 @@ that held nothing left, or when one came, nothing keeps.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from sqlalchemy import select
@@ -21,27 +22,29 @@ SUBJECT = "node "  # how the record of an action on one begins
 LEFT = "slots left the cluster: "  # how the reason of a lease begins that ended so
 
 
-def node_events(tx: Tx, since: float) -> list[NodeEvent]:
-    """Those at or after `since` (Unix seconds), in order; of more than `MOST_EVENTS` the last ones."""
-    found = {(event.at, event.node, event.what): event for event in (*_standing(tx, since), *_lost(tx, since))}
-    found |= {(event.at, event.node, event.what): event for event in _recorded(tx, since)}
+def node_events(tx: Tx, since: float, until: float | None = None) -> list[NodeEvent]:
+    """Those at or after `since` (Unix seconds) and not after `until`, in order; of more than `MOST_EVENTS` the last."""
+    end = sys.float_info.max if until is None else until
+    events = (*_standing(tx, since, end), *_lost(tx, since, end), *_recorded(tx, since, end))
+    found = {(event.at, event.node, event.what): event for event in events}
     return [found[key] for key in sorted(found)][-MOST_EVENTS:]
 
 
-def _standing(tx: Tx, since: float) -> Iterator[NodeEvent]:
-    changed = (NodeRow.set_aside_at >= since) | (NodeRow.trusted_since >= since)
+def _standing(tx: Tx, since: float, until: float) -> Iterator[NodeEvent]:
+    changed = NodeRow.set_aside_at.between(since, until) | NodeRow.trusted_since.between(since, until)
     for row in tx.session.scalars(select(NodeRow).where(changed)):
-        if row.set_aside_at is not None and row.set_aside_at >= since:
+        if row.set_aside_at is not None and since <= row.set_aside_at <= until:
             why = f"{row.set_aside_reason}, by {row.set_aside_by}"
             yield NodeEvent(at=row.set_aside_at, node=row.name, what=SET_ASIDE, why=why)
-        if row.trusted_since is not None and row.trusted_since >= since:
+        if row.trusted_since is not None and since <= row.trusted_since <= until:
             yield NodeEvent(at=row.trusted_since, node=row.name, what=TAKEN_BACK, why="")
 
 
-def _recorded(tx: Tx, since: float) -> Iterator[NodeEvent]:
+def _recorded(tx: Tx, since: float, until: float) -> Iterator[NodeEvent]:
     query = (
         select(AuditRow)
-        .where(AuditRow.at >= since, AuditRow.action.in_(WHAT), AuditRow.done, AuditRow.subject.startswith(SUBJECT))
+        .where(AuditRow.at.between(since, until), AuditRow.action.in_(WHAT), AuditRow.done)
+        .where(AuditRow.subject.startswith(SUBJECT))
         .order_by(AuditRow.id.desc())
         .limit(MOST_EVENTS)
     )
@@ -50,10 +53,10 @@ def _recorded(tx: Tx, since: float) -> Iterator[NodeEvent]:
         yield NodeEvent(at=row.at, node=row.subject.removeprefix(SUBJECT), what=WHAT[row.action], why=why)
 
 
-def _lost(tx: Tx, since: float) -> Iterator[NodeEvent]:
+def _lost(tx: Tx, since: float, until: float) -> Iterator[NodeEvent]:
     query = (
         select(LeaseRow.fenced_at, LeaseRow.fence_reason, LeaseRow.job_id)
-        .where(LeaseRow.fenced_at >= since, LeaseRow.fence_reason.startswith(LEFT))
+        .where(LeaseRow.fenced_at.between(since, until), LeaseRow.fence_reason.startswith(LEFT))
         .order_by(LeaseRow.fenced_at.desc())
         .limit(MOST_EVENTS)
     )

@@ -31,3 +31,15 @@ class NodeEvent:
     node: str
     what: str  # one of the three
     why: str  # and who did it, or whose slots they were
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePage:
+    """Who held which slots within a window (Unix seconds), by the time they were granted. `total`: of the window, on
+    whichever page."""
+
+    since: float
+    until: float
+    total: int
+    offset: int
+    held: tuple[HeldStretch, ...]

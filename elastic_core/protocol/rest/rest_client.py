@@ -16,10 +16,12 @@ from urllib.parse import quote
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch, NodeEvent, TimelinePage
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
     AuditRecord,
+    CancelOutcome,
     ChampionMoved,
     CheckpointRecord,
     DecisionListed,
@@ -34,6 +36,7 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, MOST_RECORDS, DecisionReplayed, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.cancelling_many import cancel_in_parts, cancel_whole_group
 from elastic_core.protocol.rest.job_details import (
     MOST_LISTED,
     CheckpointPage,
@@ -50,9 +53,10 @@ from elastic_core.spec.inputs.sweeps import new_group_id, parse_sweep
 from elastic_core.spec.job_forks import fork_id
 from elastic_core.text import stamped
 
-Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage, ModelPage)
+Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage, ModelPage, TimelinePage)
 QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
 LOG_POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
 
 
 class RestClient(RestConnection):
@@ -216,6 +220,23 @@ class RestClient(RestConnection):
         """The job ends now, without a last commit."""
         return self._send(JobStatus, "POST", _of_job(job_id, "cancel"), {"reason": reason})
 
+    def cancel_jobs(self, job_ids: Sequence[str], reason: str = "by REST") -> list[CancelOutcome]:
+        """Many jobs end now, each by itself: what became of each, or why it was refused."""
+
+        def cancel(part: Sequence[str], why: str) -> tuple[CancelOutcome, ...]:
+            body = {"job_ids": list(part), "reason": why}
+            return self._send(tuple[CancelOutcome, ...], "POST", "/jobs/cancel", body)
+
+        return cancel_in_parts(cancel, job_ids, reason)
+
+    def cancel_group(self, group: str, reason: str = "by REST", *, wait_seconds: float = 300.0) -> list[CancelOutcome]:
+        """All jobs of a sweep that are active, and those that its members are about to become, which are waited for."""
+
+        def active() -> list[str]:
+            return [job.job_id for job in self.all_jobs(state="active", group=group)]
+
+        return cancel_whole_group(self, group, reason, active, wait_seconds, POLL_SECONDS)
+
     def checkpoint_now(self, job_id: str, reason: str = "by REST") -> SegmentStatus:
         return self._send(SegmentStatus, "POST", _of_job(job_id, "checkpoint"), {"reason": reason})
 
@@ -233,6 +254,23 @@ class RestClient(RestConnection):
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._get(tuple[NodeStatus, ...], "/nodes")
+
+    def timeline(
+        self, *, since: float | None = None, until: float | None = None, offset: int = 0, limit: int = 50
+    ) -> TimelinePage:
+        """Who held which slots within a window (Unix seconds), by the time they were granted: a page. Without `until`
+        it ends now, without `since` it is an hour. `limit`: 500 at most."""
+        wanted = {"since": since, "until": until, "offset": offset, "limit": limit}
+        return self._get(TimelinePage, "/cluster/timeline", wanted)
+
+    def all_held(self, since: float, until: float) -> Iterator[HeldStretch]:
+        """All that was held within a window, page by page, by the time it was granted."""
+        for page in _pages(partial(self.timeline, since=since, until=until), MOST_LISTED):
+            yield from page.held
+
+    def node_events(self, *, since: float | None = None, until: float | None = None) -> tuple[NodeEvent, ...]:
+        """Nodes set aside, taken back or lost within a window, as of `timeline`, in order: the last 500."""
+        return self._get(tuple[NodeEvent, ...], "/cluster/events", {"since": since, "until": until})
 
     def set_aside(self, node: str, reason: str, leaves_at: float | None = None) -> NodeStatus:
         """`leaves_at`: Unix seconds, until which the node is there."""

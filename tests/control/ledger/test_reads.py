@@ -12,6 +12,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import snapshots
 from elastic_core.control.transitions.removable import removable
 from elastic_core.domain import Allocation, from_json
+from elastic_core.protocol.rest.job_details import Part
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec
 
 MANY = """
@@ -147,6 +148,23 @@ def test_a_timeline_shows_each_attempt_while_it_held_its_slots(control: LedgerCo
     assert (lost.end_reason or "").startswith("slots left the cluster: ")
     assert (bool(again.grant_reason), again.end_reason) == (True, None)
     assert shown(15) == [(1, 20, None)], "the first one was over before"
+
+
+def test_a_page_of_a_timeline_has_what_was_held_within_its_window(control: LedgerControl, clock: FakeClock) -> None:
+    began = clock.now
+    for number in range(3):
+        control.submit(f"job-{number}", a_spec(slots=(1, 1)), FACTS)
+        Life(control, control.trainer, f"job-{number}").start()
+        clock.advance(10)
+
+    def page(since: float, until: float, **part: int) -> tuple[int, list[str]]:
+        found = control.timeline_page(began + since, began + until, Part(**part))
+        return found.total, [stretch.job_id for stretch in found.held]
+
+    assert page(0, 30) == (3, ["job-0", "job-1", "job-2"])
+    assert page(0, 30, offset=1, limit=1) == (3, ["job-1"])
+    assert page(0, 15) == (2, ["job-0", "job-1"])
+    assert page(0, 5) == (1, ["job-0"])
 
 
 def test_where_jobs_are_on_their_way_is_told_of_those_that_there_are(control: LedgerControl, clock: FakeClock) -> None:

@@ -15,6 +15,7 @@ from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.spec import parse_job_spec
+from elastic_core.spec.inputs.sweeps import expand, parse_sweep
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_commit, a_spec
 from tests.control.serving import served
@@ -64,6 +65,73 @@ def test_jobs_come_in_pages_searched_filtered_and_sorted(
     )  # fmt: skip
     page = ok(api.get("/jobs", params={"sort": "id", "offset": 1, "limit": 2}))
     assert (page["total"], [job["job_id"] for job in page["jobs"]]) == (4, ["cows-1", "dogs-1"])
+
+
+def test_many_jobs_are_cancelled_each_by_itself(api: httpx.Client, control: LedgerControl) -> None:
+    for job_id in ("job-a", "job-b", "ended"):
+        control.submit(job_id, a_spec(), FACTS)
+    control.cancel("ended", "enough")
+    told = ok(api.post("/jobs/cancel", json={"job_ids": ["job-a", "ended", "nothing"], "reason": "cleaning up"}))
+    assert [(one["job_id"], one["state"]) for one in told] == [
+        ("job-a", "cancelled"), ("ended", "cancelled"), ("nothing", None),
+    ]  # fmt: skip
+    assert "there is no job" in told[2]["error"]
+    assert control.job("job-a").error == "cleaning up"
+    assert control.job("job-b").state is JobState.ACTIVE
+
+
+def test_the_active_jobs_of_a_sweep_are_cancelled_by_its_name(api: httpx.Client, control: LedgerControl) -> None:
+    for member in expand("night", parse_sweep(a_spec(), grid={"seed": [1, 2, 3]})):
+        control.submit(member.job_id, member.spec, FACTS)
+    control.submit("alone", a_spec(), FACTS)
+    control.cancel("night-001", "enough")
+    told = ok(api.post("/jobs/cancel", json={"group": "night"}))
+    assert [one["job_id"] for one in told] == ["night-000", "night-002"]
+    assert [job.job_id for job in control.jobs(active_only=True)] == ["alone"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "name jobs (`job_ids`), or a sweep (`group`)"),
+        ({"job_ids": ["job-a"], "group": "night"}, "one of both"),
+        ({"group": ""}, "group: String should have at least 1 character"),
+        ({"job_ids": "job-a"}, "job_ids: Input should be a valid list"),
+        ({"job_ids": [1]}, "job_ids.0: Input should be a valid string"),
+        ({"job_ids": [f"job-{number}" for number in range(1001)]}, "1001 jobs are named; at most 1000 go at once"),
+    ],
+)
+def test_what_does_not_say_which_jobs_cancels_none(
+    api: httpx.Client, control: LedgerControl, body: dict[str, Any], says: str
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    answer = api.post("/jobs/cancel", json=body)
+    assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
+    assert ok(api.post("/jobs/cancel", json={"job_ids": []})) == []
+    assert control.job("job-a").state is JobState.ACTIVE
+
+
+def test_who_held_what_in_a_window_is_told_in_pages_and_what_happened_to_nodes(
+    api: httpx.Client, control: LedgerControl, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    began = clock.now
+    order = Life(control, control.trainer, "job-a").start()
+    clock.advance(60)
+    control.acting(ANN).set_aside_node("node-a", "its fan")
+    clock.advance(7200)
+    page = ok(api.get("/cluster/timeline", params={"since": began, "until": began + 10}))
+    assert (page["since"], page["until"], page["total"], page["offset"]) == (began, began + 10, 1, 0)
+    (held,) = page["held"]
+    assert (held["job_id"], held["segment_id"], held["since"]) == ("job-a", order.segment_id, began)
+    assert ok(api.get("/cluster/timeline", params={"since": began, "offset": 1}))["held"] == []
+    assert ok(api.get("/cluster/timeline"))["total"] == 1, "it still holds them"
+    assert ok(api.get("/cluster/events")) == [], "an hour"
+    (event,) = ok(api.get("/cluster/events", params={"since": began}))
+    assert (event["node"], event["what"], event["why"]) == ("node-a", "set aside", "its fan, by ann")
+    refused = api.get("/cluster/timeline", params={"since": began + 1, "until": began})
+    assert (refused.status_code, "before it begins" in refused.json()["message"]) == (422, True)
+    assert api.get("/cluster/events", params={"since": "nan"}).status_code == 422
 
 
 @pytest.mark.parametrize(

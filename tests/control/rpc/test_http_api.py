@@ -161,6 +161,7 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     order = Life(control, control.trainer, "job-a").start()
     paths = ("api/v1/jobs", "api/v1/jobs/job-a", "api/v1/jobs/job-a/segments", "api/v1/jobs/job-a/checkpoints",
              "api/v1/jobs/job-a/explanation", "api/v1/jobs/job-a/forecasts", "api/v1/forecasts", "api/v1/cluster",
+             "api/v1/cluster/timeline", "api/v1/cluster/events",
              "api/v1/decisions", "api/v1/nodes", "ui/jobs/job-a/page")  # fmt: skip
     for path in paths:
         answer = client.get(f"/{path}", headers=READER)
@@ -168,7 +169,7 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
         assert order.token not in answer.text
     body = '{"reason": "enough"}'
     job = "/api/v1/jobs/job-a"
-    for path in (f"{job}/cancel", "/ui/cancel"):
+    for path in (f"{job}/cancel", "/api/v1/jobs/cancel"):
         assert client.post(path, content=body, headers=READER).status_code == 403
     assert client.post(f"{job}/checkpoint", content=body, headers=WRITER).status_code == 200
     assert client.post(f"{job}/rollback", content=b'{"checkpoint_id": 1}', headers=WRITER).status_code == 422
@@ -196,21 +197,6 @@ def test_who_may_act_may_start_a_job_and_a_reader_may_see_what_became_of_it(clie
         "/api/v1/jobs", json={**body, "warm_start": "job-z/lineage-0/step-0000000001-epoch-1-z"}, headers=WRITER
     )
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("[]", "a JSON object with 'job_ids' (list)"),
-        ("{}", "a JSON object with 'job_ids' (list)"),
-        ('{"job_ids": "digits"}', "'job_ids' must be list, it is str"),
-        ('{"job_ids": [1]}', "'job_ids' must be a list of texts"),
-        ('{"job_ids": ["job-a"]}', "a JSON object with 'reason' (str)"),
-    ],
-)
-def test_what_is_cancelled_wrongly_is_told_what_is_wrong(client: httpx.Client, body: str, says: str) -> None:
-    answer = client.post("/ui/cancel", content=body, headers=WRITER)
-    assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
 
 
 def test_the_policy_is_for_services_not_for_users(client: httpx.Client) -> None:

@@ -97,7 +97,7 @@ def test_who_comes_when_many_wait_is_told_to_ask_again(users: SlowUsers, monkeyp
     assert users.get("/api/v1/policy") == 200
 
 
-@pytest.mark.parametrize("path", ["/ui/cancel", "/api/v1/jobs/job-a/cancel"])
+@pytest.mark.parametrize("path", ["/api/v1/jobs/cancel", "/api/v1/jobs/job-a/cancel"])
 def test_bodies_that_do_not_come_hold_no_share_for_long(
     users: SlowUsers, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

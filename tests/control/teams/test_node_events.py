@@ -28,6 +28,7 @@ def test_what_an_operator_did_is_on_record_also_after_it_was_undone(control: Led
         ("node-a", "set aside", "it is hot again, by ann"),
     ]
     assert told(control, since) == [("node-a", "set aside", "it is hot again, by ann")]
+    assert [event.what for event in control.node_events(0.0, since - 60)] == ["set aside", "taken back"]
 
 
 def test_what_the_platform_did_by_itself_is_told_as_well(control: LedgerControl) -> None:

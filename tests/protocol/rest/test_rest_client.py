@@ -146,6 +146,40 @@ def test_a_sweep_is_submitted_and_its_jobs_are_listed(
         client.submit_sweep(a_spec(), grid={"seed": [3]}, group="night")
 
 
+def test_a_sweep_is_cancelled_as_one_with_what_its_members_are_about_to_become(
+    client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.protocol.rest.cancelling_many.AT_ONCE", 1)
+    monkeypatch.setattr(rest_client, "POLL_SECONDS", 0.01)
+    started = client.submit_sweep(a_spec(), grid={"seed": [1, 2, 3, 4]}, group="night")
+    sweep = expand("night", parse_sweep(a_spec(), grid={"seed": [1, 2, 3, 4]}))
+    for member in sweep[:3]:
+        control.submit(member.job_id, member.spec, FACTS)
+    control.cancel("night-001", "it diverged")
+    assert len(started.members) == 4
+    outcomes = {one.job_id: one for one in client.cancel_group("night", "enough", wait_seconds=0.0)}
+    assert {job_id: one.state for job_id, one in outcomes.items()} == {
+        "night-000": JobState.CANCELLED, "night-002": JobState.CANCELLED, "night-003": None,
+    }  # fmt: skip
+    assert "cancel the group again" in (outcomes["night-003"].error or "")
+    assert control.job("night-000").error == "enough"
+    assert [one.state for one in client.cancel_jobs(["night-001", "nothing"])] == [JobState.CANCELLED, None]
+
+
+def test_who_held_what_is_read_page_by_page(
+    client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest_client, "MOST_LISTED", 1)
+    for name in ("job-a", "job-b"):
+        control.submit(name, a_spec(slots=(1, 1)), FACTS)
+        Life(control, control.trainer, name).start()
+    client.set_aside("node-a", "its fan")
+    now = control.now()
+    assert list(client.all_held(now - 60, now)) == control.timeline(now - 60)
+    assert client.timeline(limit=1).total == 2
+    assert client.node_events() == tuple(control.node_events(now - 60))
+
+
 def test_the_pool_its_decisions_and_who_did_what_are_told_in_records(
     client: RestClient, control: LedgerControl
 ) -> None:

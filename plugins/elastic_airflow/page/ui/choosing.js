@@ -1,6 +1,7 @@
 // Active jobs that are ticked, and the one thing that is done to many at once: cancelling them.
 
 import { el, notCancelled, plural } from "./format.js";
+import { base } from "./shell.js";
 
 const chosen = new Set();
 let changed = () => {};
@@ -65,7 +66,7 @@ async function cancelJobs(jobIds) {
     body: JSON.stringify({ job_ids: jobIds, reason: "on the page" }),
   };
   try {
-    const answer = await fetch("../ui/cancel", request);
+    const answer = await fetch(`${base}/elastic/api/v1/jobs/cancel`, request);
     const body = await answer.json().catch(() => ({}));
     if (!answer.ok) return body.message ?? body.detail ?? `The control API answered ${answer.status}.`;
     const refused = body.map((outcome) => outcome.error ?? notCancelled(outcome.state)).filter(Boolean);
