@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -91,6 +92,40 @@ def test_the_pools_use_is_told_and_a_lost_node_is_marked_until_it_is_past(
     page.reload()
     expect(timeline).to_contain_text(other)
     expect(timeline).not_to_contain_text(lost)
+
+
+def test_who_holds_a_slot_and_why_is_found_out_by_keyboard(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    shown.submit("job-a", a_spec("job-a", slots=(2, 2)), FACTS)
+    life = Life(shown, shown.trainer, "job-a")
+    order = life.start()
+    clock.advance(300)
+    life.leave(order, "infrastructure", "its node was lost")
+    clock.advance(10)
+    life.start()
+    clock.advance(300)
+    page.goto(address)
+    expect(page.locator("#timeline .hold")).to_have_count(4)
+    page.locator("#timeline").focus()
+    page.keyboard.press("Tab")
+    tip, gone_to = page.get_by_role("tooltip"), page.locator("#timeline .hold:focus")
+    expect(tip).to_contain_text("attempt 2")
+    expect(tip).to_contain_text("Why: ")
+    expect(gone_to).to_have_attribute("aria-label", re.compile(r"slot 0; job-a; .*attempt 2.*Why: "))
+    page.keyboard.press("ArrowLeft")
+    expect(tip).to_contain_text("Ended: ")
+    expect(gone_to).to_have_attribute("aria-label", re.compile("its node was lost"))
+    page.keyboard.press("ArrowDown")
+    expect(gone_to).to_have_attribute("aria-label", re.compile("slot 1; .*its node was lost"))
+    settled(page)
+    expect(gone_to).to_have_attribute("aria-label", re.compile("slot 1; .*its node was lost"))
+    expect(tip).to_contain_text("Ended: ")
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("attempt 2")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    assert not faults(page)
 
 
 def test_nodes_set_aside_and_taken_back_are_marked(page: Page, address: str, shown: LedgerControl) -> None:

@@ -71,6 +71,12 @@ def test_pages_are_turned_and_jobs_found_sorted_and_filtered(table: Page) -> Non
     expect(table.locator("#rows")).to_contain_text("enough of it")
 
 
+def test_how_a_job_uses_its_slots_stands_in_the_table(table: Page) -> None:
+    told = table.locator("tr[data-id=job-00] + tr.why")
+    expect(told).to_contain_text(re.compile(r"Layout: (one replica|data \d); exchange: allreduce\. \w"))
+    expect(table.locator("tr[data-id=job-01] + tr.why")).not_to_contain_text("Layout")
+
+
 def test_who_waits_shows_its_place_its_start_and_who_has_its_slots(table: Page, shown: LedgerControl) -> None:
     """Sorted by either; those that do not wait come last. job-00 gives its slots up for job-03, which goes first."""
     for name in ("job-01", "job-03"):

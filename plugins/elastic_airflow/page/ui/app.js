@@ -12,7 +12,7 @@ import { drawTimeline } from "./timeline.js";
 
 const PERIOD = 2000, COLOURS = 10;
 const $ = (id) => document.getElementById(id);
-const colours = new Map();
+const colours = new Map(), tips = new WeakMap();
 let data = null, failure = null;
 
 // Jobs keep their colour as long as the page is open; the next one gets the colour that is used least.
@@ -61,19 +61,32 @@ function drawData() {
   drawReport($("forecasts"), data.forecasts);
 }
 
-function tip(node, content) {
-  const show = (event) => {
-    const box = $("tip");
-    box.replaceChildren(...content().filter(Boolean));
-    box.hidden = false;
-    const { width, height } = box.getBoundingClientRect();
-    box.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-    box.style.top = `${event.clientY + 18 + height > innerHeight ? Math.max(8, event.clientY - height - 12) : event.clientY + 18}px`;
-  };
-  node.addEventListener("pointermove", show);
-  node.addEventListener("pointerleave", () => { $("tip").hidden = true; });
+function showTip(content, x, y) {
+  const box = $("tip");
+  box.replaceChildren(...content().filter(Boolean));
+  box.hidden = false;
+  const { width, height } = box.getBoundingClientRect();
+  box.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - width - 8))}px`;
+  box.style.top = `${y + 18 + height > innerHeight ? Math.max(8, y - height - 12) : y + 18}px`;
 }
 
+// Of what is pointed at, or gone to by a key. (Listeners for the focus would make each node of an SVG a stop of the Tab key.)
+function tip(node, content) {
+  tips.set(node, content);
+  node.addEventListener("pointermove", (event) => showTip(content, event.clientX, event.clientY));
+  node.addEventListener("pointerleave", hideTip);
+}
+
+function hideTip() {
+  $("tip").hidden = true;
+}
+
+document.addEventListener("focusin", ({ target }) => {
+  if (!tips.has(target) || !target.matches(":focus-visible")) return;
+  const { left, right, top, bottom } = target.getBoundingClientRect();
+  showTip(tips.get(target), (left + right) / 2, (top + bottom) / 2);
+});
+document.addEventListener("focusout", ({ target }) => tips.has(target) && hideTip());
 followTheme();
 $("minutes").addEventListener("change", refresh);
 window.addEventListener("resize", () => data && draw());

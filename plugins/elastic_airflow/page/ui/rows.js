@@ -52,7 +52,7 @@ export function folds(data, used, rows, x, width, redraw) {
     const y = rows.tops.get(node.name), open = unfolded.has(node.name), h = HEAD - 4;
     const held = `${node.held} of ${node.num_slots}`;
     const row = svg("g", {
-      class: "fold", role: "button", tabindex: "0", "data-node": node.name, "aria-expanded": String(open),
+      class: "fold", role: "button", tabindex: "0", "data-node": node.name, "data-key": node.name, "aria-expanded": String(open),
       "aria-label": `${node.name}, ${state(node)}, ${held} slots held: its slots`,
     },
       svg("rect", { class: "hit", x: 0, y: y - 1, width: width - 2, height: HEAD - 1, rx: 3 }),

@@ -115,7 +115,7 @@ function row(job) {
     el("td", { class: "number" }, String(job.changes.priority ?? job.spec.priority)),
     el("td", { class: "number", title: job.in_queue && `number ${job.in_queue.place} of ${job.in_queue.length} that wait; ${starting(job.in_queue, now)}` }, job.in_queue ? count(job.in_queue.place) : "-", below(starts(job, now))),
     el("td", {}, progress(job)),
-    el("td", { class: "number", title: cut(job) }, slots(job), below(job.allocation && `batch ${count(job.allocation.global_batch)}`)),
+    el("td", { class: "number" }, slots(job), below(job.allocation && `batch ${count(job.allocation.global_batch)}`)),
     el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`, below(between(job))),
     el("td", { class: "number", title: job.expected_cost === null ? null : `expected in all: ${measure(job.expected_cost)}` }, job.spent ? measure(job.spent) : "-", below(job.expected_cost && `of ${measure(job.expected_cost)}`)),
     el("td", { class: "number", title: new Date(job.submitted_at * 1000).toLocaleString() }, `${duration(now - job.submitted_at)} ago`),
@@ -130,11 +130,12 @@ function starts(job, now) {
   return at === null ? "not known" : at <= now ? "soon" : soonOrDate(at, now);
 }
 
-// Of a waiting job what it needs and who has it; the policy's reason, which says much the same, is behind that.
+// Of a waiting job what it needs and who has it; the policy's reason, which says much the same, is behind that. Of one that
+// holds slots first how it uses them.
 function why(job) {
   const now = Date.now() / 1000;
   const reason = job.in_queue ? `${job.in_queue.words}; ${starting(job.in_queue, now)}` : job.target_reason;
-  const text = job.state === "active" ? reason : (job.error ?? "");
+  const text = job.state === "active" ? [cut(job), reason].filter(Boolean).join(". ") : (job.error ?? "");
   const title = job.in_queue && job.target_reason ? `${text}. ${job.target_reason}` : text;
   return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title, class: job.state === "failed" ? "error" : null }, text || " "));
 }
@@ -160,7 +161,7 @@ function below(text) {
 
 // How the model is cut over its slots, and what its ranks exchange.
 function cut(job) {
-  return job.allocation && `${layout(job.allocation.layout)}; exchange ${job.allocation.comm}`;
+  return job.allocation && `Layout: ${layout(job.allocation.layout)}; exchange: ${job.allocation.comm}`;
 }
 
 function expected(job) {

@@ -3,6 +3,7 @@
 import { clock, duration, el, plural, svg } from "./format.js";
 import { clip, folds, labels, layout } from "./rows.js";
 import { usage, useLine } from "./use.js";
+import { walk } from "./walking.js";
 
 const AXIS = 20, RIGHT = 14, USE = 34;
 const STEPS = [10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400];
@@ -25,19 +26,21 @@ export function drawTimeline(root, overview, colour, tip) {
   head.replaceChildren(upper);
 
   const redraw = () => drawTimeline(root, overview, colour, tip);
-  const chart = chartOf(width, rows.height, "Slots over time, by node");
+  const chart = chartOf(width, rows.height, "Slots over time, by node. Arrow keys go from one to the next."), held = [];
   chart.append(grid(data, x, width, rows.height, false), ...(rows.folds ? folds(data, used, rows, x, width, redraw) : labels(data.nodes, rows)));
   for (const row of rows.list) {
     chart.append(svg("rect", { class: "idle", x: rows.gutter, y: row.y, width: width - rows.gutter - RIGHT, height: row.h, rx: 3 }));
   }
-  for (const hold of data.holds) chart.append(...blocks(hold, data, rows, x, colour, tip));
+  for (const hold of data.holds) held.push(...blocks(hold, data, rows, x, colour, tip));
+  chart.append(...held.map(({ node }) => node));
+  const focused = body.contains(document.activeElement) && document.activeElement.dataset.key;
+  walk(chart, held, focused);
   for (const chain of chains(data.holds)) chart.append(...labelOf(chain, data, rows, x));
   for (const event of data.events) chart.append(...mark(event, data, rows, x, tip));
   const now = x(data.now);
   chart.append(svg("line", { class: "now", x1: now, x2: now, y1: 0, y2: rows.height }));
-  const focused = body.contains(document.activeElement) && document.activeElement.dataset.node;
   body.replaceChildren(chart);
-  if (focused) [...body.querySelectorAll("[data-node]")].find((row) => row.dataset.node === focused)?.focus({ preventScroll: true });
+  if (focused) [...body.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focused)?.focus({ preventScroll: true });
 }
 
 function parts(root, folds) {
@@ -86,10 +89,12 @@ function blocks(hold, data, rows, x, colour, tip) {
   return hold.slots.flatMap(([node, index], at) => {
     const row = rows.places.get(`${node}:${index}`);
     if (!row) return [];
-    const about = { class: "hold", x: left, y: row.y, width: Math.max(2, right - left - 1), height: row.h, rx: 3, fill: colour(hold.job_id) };
-    const rect = svg("rect", about);
-    tip(rect, () => describe(hold, nameOf(hold, data), data, hold.stages[at]));
-    return [rect];
+    const key = `${hold.segment_id}/${hold.attempt} ${node}:${index}`;
+    const about = { class: "hold", "data-key": key, x: left, y: row.y, width: Math.max(2, right - left - 1), height: row.h, rx: 3, fill: colour(hold.job_id) };
+    const rect = svg("rect", about), told = () => describe(hold, nameOf(hold, data), data, hold.stages[at]).filter(Boolean);
+    tip(rect, told);
+    const words = () => [`${node}, slot ${index}`, ...told().map((line) => line.textContent)].join("; ");
+    return [{ node: rect, key, top: row.y, left, right, words }];
   });
 }
 
