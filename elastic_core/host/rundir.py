@@ -167,7 +167,7 @@ class RunDir:
             Path(temporary).unlink(missing_ok=True)
             raise
         if lasting:
-            _sync_folder(self.path)
+            sync_folder(self.path)
 
     def _put(self, temporary: str, name: str) -> None:
         try:
@@ -192,7 +192,8 @@ class RunDir:
             ) from None
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """The names in it survive a power cut from now on."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -17,6 +17,7 @@ from elastic_core.errors import UserError
 from elastic_core.host import fork_client, mlflow_access
 from elastic_core.host.environment import job_environment, job_variables
 from elastic_core.host.this_machine import discover, read_cluster, require_networks
+from elastic_core.host.worker_user.giving import SNAPSHOTS
 from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.launch import launchers
 from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
@@ -35,7 +36,7 @@ _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "
 SHORTEST_LEASE_SECONDS = 90.0
 FIRST_POOL_SECONDS = 120.0  # for Ray to say which nodes there are
 # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
-GIVEN = ("run", "memory", "store", "data_snapshots")
+GIVEN = ("run", "memory", "store", SNAPSHOTS)
 RESTORING = "restoring"  # a file in a home that a back-up is being restored into
 
 

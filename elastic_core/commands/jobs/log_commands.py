@@ -115,11 +115,9 @@ class _Reader:
                 found = self.read(attempt, None)
             except InfrastructureError as error:
                 number = attempt or len(self._api.groups_of(self._job))
-                if self._is_gone(number, error):
-                    following = self.wait_for_next(number) if attempt is None else None
-                    if following is None:
-                        raise
-                    return following
+                over = attempt is not None or self._api.job(self._job).state is not JobState.ACTIVE
+                if self._is_gone(number, error) and over:
+                    raise
             else:
                 self._silent_since = None
                 return found

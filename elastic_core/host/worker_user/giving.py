@@ -14,6 +14,8 @@ from pathlib import Path
 from elastic_core.errors import UserError
 from elastic_core.host.worker_user.identity import WorkerUser
 
+SNAPSHOTS = "data_snapshots"  # in the home: copies of data that retraining jobs read
+
 
 def let_pass(folder: Path, user: WorkerUser) -> None:
     """Let the user go through a folder of root's to what it knows by name, without seeing what else is there."""

@@ -15,7 +15,6 @@ from elastic_core.launch.worker_logs.kept import KeptLog
 from elastic_core.launch.worker_logs.parts import NOTHING, LogPart, whole_lines
 
 ANSWER_SECONDS = 10.0
-NOT_THERE = LogPart("", 0, 0, 0)  # this object, and no other with these values
 _RANGE = re.compile(r"bytes (?:([0-9]+)-[0-9]+|\*)/([0-9]+)")
 
 
@@ -29,21 +28,18 @@ class NodeLog:
 
     def read(self, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
         try:
-            part = read(self.name, self.token, after, most, most_lines)
-            if part is not NOT_THERE:
-                return part
-        except InfrastructureError:
+            return read(self.name, self.token, after, most, most_lines)
+        except (InfrastructureError, FileNotFoundError) as error:
             with suppress(FileNotFoundError):
                 return self.kept.read(after, most, most_lines)
-            raise
-        with suppress(FileNotFoundError):
-            return self.kept.read(after, most, most_lines)
-        return NOTHING
+            if isinstance(error, InfrastructureError):
+                raise
+            return NOTHING
 
 
 def read(url: str, token: str, after: int | None, most: int, most_lines: int | None = None) -> LogPart:
-    """As `parts.read_part` of a file here; `NOT_THERE` where the node has no such file. Raises `InfrastructureError`
-    where its agent does not answer.
+    """As `parts.read_part` of a file here. Raises `FileNotFoundError` where the node has no such file, and
+    `InfrastructureError` where its agent does not answer.
 
     The oldest of a log that was over its size is a hole, which reads as zeros: they are no text, and are left out.
     """
@@ -53,7 +49,7 @@ def read(url: str, token: str, after: int | None, most: int, most_lines: int | N
     except httpx.HTTPError as error:
         raise InfrastructureError(f"the log at {url} cannot be read: {type(error).__name__}: {error}") from error
     if answer.status_code == httpx.codes.NOT_FOUND:
-        return NOT_THERE
+        raise FileNotFoundError(url)
     told = _RANGE.fullmatch(answer.headers.get("content-range", ""))
     if told is not None and told[1] is None:  # nothing from there on
         size = int(told[2])

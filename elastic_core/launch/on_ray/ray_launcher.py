@@ -102,7 +102,7 @@ class RayLauncher:
         urls, kept = self._log_urls(origin_epoch), self._kept_logs
         if rank < len(urls):
             return NodeLog(urls[rank], ray_token(self.settings), kept.log_of(origin_epoch, rank))
-        return kept.log_of(origin_epoch, rank) if not urls and rank < kept.ranks(origin_epoch) else None
+        return kept.log_of(origin_epoch, rank) if not urls and kept.keeps(origin_epoch, rank) else None
 
     def forget(self, origin_epoch: int) -> None:
         """Of a dead group: Ray's record of its job. The nodes removed its files when it ended, but for its logs."""

@@ -45,6 +45,9 @@ class KeptLogs:
         found = (_KEY.fullmatch(key) for key in self.store.list(self._folder(origin_epoch)))
         return max((int(match[1]) + 1 for match in found if match), default=0)
 
+    def keeps(self, origin_epoch: int, rank: int) -> bool:
+        return self.store.size(self._key(origin_epoch, rank)) is not None
+
     def log_of(self, origin_epoch: int, rank: int) -> KeptLog:
         return KeptLog(self._key(origin_epoch, rank), self.store)
 

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.rundir import sync_folder
 from elastic_core.host.worker_user.deep_folders import TooMany, files_below, remove_tree
 from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.state.buffers import after
@@ -66,7 +67,7 @@ class LocalStore:
                 except BaseException:
                     temporary.unlink(missing_ok=True)
                     raise
-                _sync_folder(folder)
+                sync_folder(folder)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         with self._open(key) as file:
@@ -131,7 +132,7 @@ class LocalStore:
                 named.unlink(missing_ok=True)
             for rest in folder.glob(f".{path.name}.*.tmp"):
                 rest.unlink(missing_ok=True)
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def _path(self, key: str) -> Path:
         path = self._root / check_key(key)
@@ -229,15 +230,7 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_folder(folder.parent)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def remove_old_logs(settings: Settings, now: float) -> int:
     What cannot be removed stays, and keeps no other.
     """
     folder = log_folder(settings)
-    if not _due(folder.with_name("logs-looked-through"), now):
+    if not due(folder.with_name("logs-looked-through"), now):
         return 0
     removed = 0
     for path in files_below(folder):
@@ -33,7 +33,7 @@ def remove_old_logs(settings: Settings, now: float) -> int:
     return removed
 
 
-def _due(stamp: Path, now: float) -> bool:
+def due(stamp: Path, now: float) -> bool:
     """Whether the last time is so long ago; from now on it is not."""
     with suppress(OSError):  # without a place to note it, e.g. on a full disk, it is done each time
         return claim_turn(stamp, now, EVERY_SECONDS)

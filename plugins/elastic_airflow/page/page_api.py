@@ -78,10 +78,12 @@ class OverviewReader:
 
     def _unreconciled(self, now: float) -> float | None:
         """Seconds without reconciliation, where they are too many. What was while the platform was down is none."""
-        if now - self._since < UNRECONCILED_SECONDS:
+        up = now - self._since
+        if up < UNRECONCILED_SECONDS:
             return None
         seconds = seconds_without_reconciliation()
-        return seconds if seconds is not None and seconds > UNRECONCILED_SECONDS else None
+        seconds = up if seconds is None else seconds
+        return seconds if seconds > UNRECONCILED_SECONDS else None
 
 
 def log_router(control: LedgerControl, settings: Settings) -> APIRouter:

@@ -33,6 +33,7 @@ from elastic_airflow.retraining.plan import ANEW, CHAMPION, PlanRetrainingOperat
 from elastic_airflow.retraining.promotion import ApproveOperator, BetterOperator, PromoteOperator
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
+from elastic_core.errors import UserError
 from elastic_core.spec.job import parse_job_spec
 
 APPROVAL_WITHIN = timedelta(days=7)
@@ -50,7 +51,7 @@ def retraining_dag(
     assets: Sequence[Asset] = (),
     drift: Drift | None = None,
     data: Snapshot | None = None,
-    data_params: Sequence[str] = (),
+    data_params: Sequence[str] | str = (),
     start_from: str = CHAMPION,
     margin: float = 0.0,
     alpha: float | None = None,
@@ -70,7 +71,7 @@ def retraining_dag(
     :param data: files that are frozen before the training, which then reads the copy.
     :param data_params: names of further parameters of the task that say which data. The champion is measured with the
         run's value of these, of the snapshot's, and of those whose template names the data interval; with its own
-        job's of all others.
+        job's of all others. For a spec that a variable holds also a template that gives them.
     :param start_from: "champion": its weights; "anew": a new model.
     :param margin: how much better than the champion's the new model's metric has to be, in the metric's unit, at least.
         0: better at all.
@@ -126,7 +127,7 @@ def _tasks(
     spec: Mapping[str, Any] | str,
     drift: Drift | None,
     data: Snapshot | None,
-    data_params: Sequence[str],
+    data_params: Sequence[str] | str,
     margin: float,
     alpha: float | None,
     approval: bool,
@@ -161,7 +162,16 @@ def _names_interval(given: Any) -> bool:
     return any(word in written for word in INTERVAL_WORDS)
 
 
-def _all_data_params(spec: Mapping[str, Any] | str, data: Snapshot | None, named: Sequence[str]) -> Sequence[str]:
+def _all_data_params(
+    spec: Mapping[str, Any] | str, data: Snapshot | None, named: Sequence[str] | str
+) -> Sequence[str] | str:
+    if isinstance(named, str):
+        if data is not None or not isinstance(spec, str):
+            raise UserError(
+                f"data_params={named!r} is a template, which a pipeline may have whose spec is the name of a variable "
+                "and that freezes no data: give a list of names"
+            )
+        return named
     params = {} if isinstance(spec, str) else spec.get("params", {})
     by_interval = [name for name, value in params.items() if _names_interval(value)]
     return tuple(dict.fromkeys([*([data.param] if data else []), *by_interval, *named]))

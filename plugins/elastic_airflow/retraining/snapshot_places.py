@@ -6,11 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from elastic_core.errors import UserError
-from elastic_core.host.worker_user.giving import let_pass, let_read
+from elastic_core.host.worker_user.giving import SNAPSHOTS, let_pass, let_read
 from elastic_core.host.worker_user.identity import WorkerUser, require_kept
 from elastic_core.settings import Settings
-
-FOLDER = "data_snapshots"
 
 
 def place_of(settings: Settings, into: str | None, dag_id: str) -> Path:
@@ -51,4 +49,4 @@ def _around(settings: Settings, into: str | None) -> Path:
             "in which a snapshot lies by itself. Name one that this machine and every node have at the same path: "
             "Snapshot(..., into='/shared/snapshots')"
         )
-    return settings.home.absolute() / FOLDER
+    return settings.home.absolute() / SNAPSHOTS

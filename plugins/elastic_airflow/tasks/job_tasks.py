@@ -120,6 +120,7 @@ class RegisterOperator(_AfterTraining):
     :param compare: measure the champion again on the candidate's held-out data, rather than trust the metrics that
         it was registered with. For data that has changed since.
     :param data_params: for `compare`: parameters of the task that say which data; all others are the champion's own.
+        Templated.
     :param margin: how much better it has to be, in the metric's unit.
     :param alpha: how likely chance alone may make it seem better, at most; needs `compare`, and the task's
         `evaluate_each`. None: that is not asked.
@@ -134,15 +135,15 @@ class RegisterOperator(_AfterTraining):
     empty where there was no champion.
     """
 
-    template_fields: Sequence[str] = (*_AfterTraining.template_fields, "data_sha256")
+    template_fields: Sequence[str] = (*_AfterTraining.template_fields, "data_params", "data_sha256")
 
     def __init__(
         self, *, compare: bool = False, margin: float = 0.0, alpha: float | None = None, hold: bool = False,
-        data_params: Collection[str] = (), data_sha256: str | Handed | None = None, **kwargs: Any,
+        data_params: Collection[str] | str = (), data_sha256: str | Handed | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.compare, self.margin, self.alpha, self.hold = compare, margin, alpha, hold
-        self.data_params = tuple(data_params)
+        self.data_params = data_params
         self.data_sha256 = data_sha256
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -167,7 +168,8 @@ class RegisterOperator(_AfterTraining):
         against, better = "", False
         verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
-            measure = ChampionMeasuring(control, settings, job, self.data_params, self.alpha) if self.compare else None
+            of_data = tuple(self.data_params)
+            measure = ChampionMeasuring(control, settings, job, of_data, self.alpha) if self.compare else None
             mode = job.facts.metric_mode
             decision = model_registry.promote_if_better(
                 control, settings, name, version, metric, mode, metrics, measure, self.margin, self.hold,

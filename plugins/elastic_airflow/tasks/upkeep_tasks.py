@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
-from elastic_airflow.access.old_logs import remove_old_logs
+from elastic_airflow.access.old_logs import due, remove_old_logs
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RUN, SEGMENT_DAG
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
@@ -54,7 +54,6 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.launch.worker_logs.kept import KeptLogs
         from elastic_core.state.memory_tier import cache_servers
         from elastic_core.state.store_access import access_brokers
-        from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
         launcher, clock = launchers.chosen(settings), SteadyClock(settings.home)
@@ -67,9 +66,9 @@ class ReconcileOperator(ElasticOperator):
             access_brokers.start(settings)  # unless it runs
         passed_over: list[str] = []
         take_care = partial(self._take_care_of_job, control, clock())
-        actions = [*answer.actions, *self._for_each(answer.active_jobs, take_care, passed_over)]
+        actions = [*answer.actions, *self._for_each(control, answer.active_jobs, take_care, passed_over)]
         start_run = partial(self._start_missing_segment_run, control)
-        actions += self._for_each(answer.active_segments, start_run, passed_over)
+        actions += self._for_each(control, answer.active_segments, start_run, passed_over)
         for action in actions:
             self.log.info("%s", action)
         self._have_predictors_fitted(settings)
@@ -77,9 +76,13 @@ class ReconcileOperator(ElasticOperator):
             self.log.info("%d files of Airflow's logs were older than ELASTIC_KEEP_DAYS, and are removed", removed)
         told = self._tell_of_risks(control, settings, context)
         # Last: jobs write in the store, and what they make that cannot be deleted fails this task every minute.
-        store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
-        kept = KeptLogs(store, settings.ray_namespace)
-        sweep_store_in_time(control, store, answer, lambda: kept.remove_old(old))
+        kept = KeptLogs.of(settings)
+
+        def remove_kept() -> None:
+            if due(settings.home / "kept-logs-looked-through", time.time()):
+                kept.remove_old(old)
+
+        sweep_store_in_time(control, kept.store, answer, remove_kept)
         if passed_over:
             several = plural(len(passed_over), "job or segment", "jobs or segments")
             raise InfrastructureError(f"{several} passed over, and all else was done: {passed_over[0]}")
@@ -117,7 +120,9 @@ class ReconcileOperator(ElasticOperator):
             raise
         self.log.info("run %s of %s fits the predictors anew", run_id, PREDICTORS_DAG)
 
-    def _for_each(self, ids: Sequence[str], care: Callable[[str], list[str]], passed_over: list[str]) -> list[str]:
+    def _for_each(
+        self, control: HttpControl, ids: Sequence[str], care: Callable[[str], list[str]], passed_over: list[str]
+    ) -> list[str]:
         """What was done for all of them. What fails for one, as where Airflow does not take a run of that name, is that
         one's trouble: the others are taken care of, and it is told of at the end."""
         actions = []
@@ -127,6 +132,8 @@ class ReconcileOperator(ElasticOperator):
             except Exception as fault:
                 self.log.exception("%s was passed over", one)
                 passed_over.append(f"{one}: {type(fault).__name__}: {fault}")
+                if isinstance(fault, InfrastructureError):
+                    control.policy()  # where the API itself is away this task ends: it does not wait once for each
         return actions
 
     def _take_care_of_job(self, control: HttpControl, now: float, job_id: str) -> list[str]:

@@ -69,7 +69,7 @@ def mounted(shown: LedgerControl, settings: Settings, writes: Callable[[], Calle
 def address(shown: LedgerControl, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of the page. No DAG is paused."""
     monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
-    monkeypatch.setattr("elastic_airflow.page.page_api.seconds_without_reconciliation", lambda: None)
+    monkeypatch.setattr("elastic_airflow.page.page_api.seconds_without_reconciliation", lambda: 0.0)
     with served(mounted(shown, settings, lambda: ANN)) as url:
         yield f"{url}/elastic/page/"
 

@@ -61,6 +61,11 @@ def test_a_champion_is_measured_on_what_the_run_has_for_data_and_its_own_otherwi
     dag = retraining_dag("measured", {**SPEC, "params": params}, cron="@daily", data=data, data_params=["table"])
     assert set(dag.get_task("register").data_params) == {"folder", "day", "rows", "table"}
     assert retraining_dag("short", "a_variable", cron="@daily").get_task("register").data_params == ()
+    named = "{{ var.json.names }}"
+    by_variable = retraining_dag("by_variable", "a_variable", cron="@daily", data_params=named).get_task("register")
+    assert ("data_params" in by_variable.template_fields, by_variable.data_params) == (True, named)
+    with pytest.raises(UserError, match="give a list of names"):
+        retraining_dag("by_template", SPEC, cron="@daily", data_params=named)
 
 
 def test_a_cron_line_and_assets_start_it_together() -> None:

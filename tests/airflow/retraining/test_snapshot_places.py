@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from elastic_airflow.retraining.data_snapshot import Snapshot, SnapshotOperator, freeze
-from elastic_airflow.retraining.snapshot_places import FOLDER, let_jobs_read, place_of
+from elastic_airflow.retraining.snapshot_places import let_jobs_read, place_of
 from elastic_core.errors import UserError
+from elastic_core.host.worker_user.giving import SNAPSHOTS
 from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.services.platform import GIVEN, close_to_others
 from elastic_core.settings import Settings
@@ -100,7 +101,7 @@ def test_the_workers_user_reads_its_snapshot_also_after_the_services_began_anew(
         let_jobs_read(folder, settings, None)
         close_to_others(home, GIVEN)
         assert as_user(user, "cat", f"{folder}/a.csv").stdout == "a,1\n"
-        for above in (home, home / FOLDER, folder.parent):
+        for above in (home, home / SNAPSHOTS, folder.parent):
             assert as_user(user, "ls", str(above)).returncode != 0
         assert as_user(user, "touch", f"{folder}/b.csv", f"{folder}/a.csv").returncode != 0
 

@@ -10,8 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithms import averaging_class, class_of, create
 from elastic_core.comm.hierarchy import hierarchy_of
+from elastic_core.comm.tuning import against_exact
 from elastic_core.comm.tuning.against_exact import AgainstExact
+from elastic_core.comm.tuning.link_probe import probe
 from elastic_core.comm.tuning.trial import TIMED_STEPS, WARM_STEPS
+from elastic_core.domain import Link
 from tests.comm import ranks
 
 CPU = torch.device("cpu")
@@ -50,7 +53,14 @@ def test_the_exact_sum_is_predicted_on_the_link_that_the_steps_tell(tmp_path, na
     ranks.run(gradients, tmp_path, 2, name)
 
 
+def slow(group: dist.ProcessGroup | None, among: list[int]) -> Link:
+    """Probed, and slow: on a machine that is busy the probe alone tells of any link."""
+    probe(group, among)
+    return Link(latency=1e-4, seconds_per_byte=1e-6)
+
+
 def within_nodes(rank: int, world: int, name: str, nodes: list[str]) -> None:
+    against_exact.probe = slow  # in this process, of this rank
     received = {}
     for algorithm in (name, "allreduce"):
         model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH), gradient_as_bucket_view=True)

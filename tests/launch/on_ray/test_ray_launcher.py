@@ -210,6 +210,16 @@ def test_the_end_of_what_ranks_printed_is_read_once_ray_has_forgotten_them_or_th
     assert launcher.log_of(7, 2) is None
 
 
+def test_of_a_rank_of_which_nothing_was_kept_there_is_no_log(on_ray: OnRay, tmp_path: Path) -> None:
+    printed = tmp_path / "rank1.log"
+    printed.write_text("a line\n")
+    KeptLogs.of(on_ray.settings).keep(71, {1: printed})
+    launcher = RayLauncher(on_ray.settings)
+    assert launcher.ranks_with_logs(71) == 2
+    assert launcher.log_of(71, 0) is None, "its node was lost"
+    assert launcher.log_of(71, 1).read(None, 1000).text == "a line\n"
+
+
 def test_a_node_that_does_not_answer_and_has_kept_nothing_is_said(on_ray: OnRay) -> None:
     kept = KeptLogs.of(on_ray.settings).log_of(7, 0)
     with pytest.raises(InfrastructureError, match=r"the log at http://127.0.0.1:9/logs/rank0.log cannot be read"):

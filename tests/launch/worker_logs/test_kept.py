@@ -67,6 +67,7 @@ def test_ranks_are_those_up_to_the_last_and_a_rank_of_which_nothing_is_kept_has_
     assert logs.ranks(7) == 0
     logs.keep(7, {1: printed(tmp_path, "a line\n"), 2: tmp_path / "never printed"})
     assert (logs.ranks(7), logs.ranks(70)) == (2, 0)
+    assert (logs.keeps(7, 1), logs.keeps(7, 0)) == (True, False)
     with pytest.raises(FileNotFoundError):
         logs.log_of(7, 0).read(None, 1000)
 
