@@ -108,6 +108,7 @@ def test_a_folder_that_changes_all_the_while_leads_nobody_out(tmp_path: Path) ->
     assert taken <= {"inside"}
 
 
+@pytest.mark.e2e
 def test_without_the_setting_it_is_made_here(tmp_path: Path) -> None:
     spec = a_spec(tmp_path, tmp_path).model_copy(update={"entry_point": "tests.train.tasks:Regression", "params": {}})
     settings = Settings(home=tmp_path, project=PROJECT, tasks="tests.*")
@@ -150,6 +151,7 @@ class Recorder:
         self.results.update(results)
 
 
+@pytest.mark.e2e
 def test_a_model_is_made_by_the_code_that_its_job_was_pinned_to_and_takes_it_along(tmp_path: Path) -> None:
     package = tmp_path / "project" / "mine_of_one_test"
     package.mkdir(parents=True)

@@ -237,6 +237,7 @@ def test_a_server_collects_by_itself_and_goes_on_after_a_failure(
     assert failed
 
 
+@pytest.mark.e2e
 def test_the_embedded_server_takes_what_was_swept_and_serves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
