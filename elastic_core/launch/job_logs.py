@@ -39,7 +39,7 @@ def read_job_log(
             f"what attempt {number} of job {job_id} printed is not kept any more (ELASTIC_KEEP_DAYS), or on another "
             "host"
         )
-    if not 0 <= rank < max(ranks, 1):
+    if rank < 0 or 0 < ranks <= rank:  # 0 ranks: not known yet
         raise NotFound(f"attempt {number} of job {job_id} has no rank {rank}; there are 0 to {ranks - 1}")
     log = launcher.log_of(group.origin_epoch, rank)
     part = log.read(after, most) if log is not None else NOTHING

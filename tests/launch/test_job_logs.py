@@ -46,6 +46,11 @@ def test_it_is_the_newest_attempt_unless_another_is_asked_for(launcher: Launcher
     assert read_job_log(launcher, "job-a", GROUPS, rank=1, after=7).text == "1 of 9\n"
 
 
+def test_of_an_attempt_whose_ranks_are_not_known_yet_any_has_printed_nothing_yet(launcher: Launcher) -> None:
+    log = read_job_log(launcher, "job-a", [a_job_group(77, ended=False)], rank=3)
+    assert (log.ranks, log.rank, log.text, log.ended) == (0, 3, "", False)
+
+
 def test_looking_says_nothing_of_a_group_whose_processes_are_out_of_sight(launcher: Launcher, tmp_path: Path) -> None:
     """As from another container: its agent is no process there, and must not be taken for dead."""
     folder = RunDir.of(tmp_path, 9)

@@ -124,12 +124,15 @@ class _Reader:
             time.sleep(POLL_SECONDS)
 
     def wait_for_next(self, attempt: int) -> JobLog | None:
-        """The next attempt from its first line on; None: the job is over, or its rank is not there any more."""
+        """The next attempt from its first line on, once its ranks are known; None: the job is over, or its rank is not
+        there any more."""
         while True:
             over = self._api.job(self._job).state is not JobState.ACTIVE
             if len(self._api.groups_of(self._job)) > attempt:
                 try:
-                    return self.read(attempt + 1, 0)
+                    found = self.read(attempt + 1, 0)
+                    if found.ranks or found.ended:
+                        return found
                 except NotFound as error:
                     _err.print(str(error), style="dim", markup=False)
                     return None

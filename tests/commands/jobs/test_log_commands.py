@@ -29,12 +29,18 @@ class Nodes(LocalLauncher):
 
     def __init__(self, home: Path, *then: Callable[[], object]) -> None:
         super().__init__(Settings(home=home))
-        self.lost, self.then = set[int](), list(then)
+        self.lost, self.then, self.then_ranks = set[int](), list(then), list[Callable[[], object]]()
 
-    def prints(self, origin_epoch: int, line: str) -> None:
+    def prints(self, origin_epoch: int, *lines: str) -> None:
         folder = RunDir.of(self.home, origin_epoch)
         folder.create()
-        folder.log(0).write_text(line)
+        for rank, line in enumerate(lines):
+            folder.log(rank).write_text(line)
+
+    def ranks_with_logs(self, origin_epoch: int) -> int:
+        if self.then_ranks:
+            self.then_ranks.pop(0)()
+        return super().ranks_with_logs(origin_epoch)
 
     def log_of(self, origin_epoch: int, rank: int) -> FileLog:
         if self.then:
@@ -95,6 +101,22 @@ def test_who_follows_a_job_goes_on_with_its_next_attempt_when_a_node_is_lost(fol
     assert (said.exit_code, said.stdout) == (0, "of the first attempt\nof the second\n")
     assert said.stderr.count("the log at n1 cannot be read") == 1
     assert "attempt 2 of 2" in said.stderr
+
+
+def test_who_follows_another_rank_waits_for_the_ranks_of_the_next_attempt(followed: Followed) -> None:
+    followed.nodes.prints(followed.first.origin_epoch, "of rank 0\n", "of rank 1\n")
+    orders = []
+
+    def second_attempt() -> None:
+        followed.life.leave(followed.first, "infrastructure", "its node is gone")
+        orders.append(followed.life.start())
+
+    def its_processes() -> None:
+        followed.nodes.prints(orders[0].origin_epoch, "second, of rank 0\n", "second, of rank 1\n")
+
+    followed.nodes.then_ranks = [followed.nothing, second_attempt, followed.nothing, its_processes]
+    said = followed.until_shown("second", "--rank", "1")
+    assert (said.exit_code, said.stdout) == (0, "of rank 1\nsecond, of rank 1\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--all",)], ids=["tail", "all"])
