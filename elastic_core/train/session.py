@@ -346,11 +346,12 @@ class Session:
             ),
             time.perf_counter(),
         )  # fmt: skip
+        read = ((micro, self._read(ready, micro)) for micro in (() if places.serves else current.plan.micro))
+        weighed = read if ready.items is None else ready.items.of_step(read)
         if places.serves:  # its workers read
             self._finish(ready, current)
             return
-        read = ((micro, self._read(ready, micro)) for micro in current.plan.micro)
-        for micro, samples in read if ready.items is None else ready.items.of_step(read):
+        for micro, samples in weighed:
             current.micro = micro
             ready.gradients.expect(micro)
             with self._autocast():

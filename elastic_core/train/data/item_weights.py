@@ -25,17 +25,17 @@ class ItemWeights:
         """`count`: items of a batch, None where its loss is a mean over samples. `gather`: every rank's
         vector, by rank. Raises `UserError` for an allocation whose steps have no micro-batches of their own."""
         layout = allocation.layout
-        if allocation.stages or layout.pipeline > 1 or layout.servers:
+        if allocation.stages or layout.pipeline > 1:
             raise UserError(
                 "session.prepare(count_items=...) is for models that every replica runs whole; this job has a "
-                "pipeline, placed layers or parameter servers. Leave it out, or those out of the spec."
+                "pipeline or placed layers. Leave it out, or those out of the spec."
             )
         self._count, self._gather = count, gather
         self._ranks = layout.model_size  # of a replica, which read the same
 
     def of_step(self, read: Iterable[tuple[MicroBatch, Any]]) -> list[tuple[MicroBatch, Any]]:
         """One step's micro-batches on this rank with their samples, weighed by items. They weigh by samples as before
-        where any rank's are not counted, or nobody has an item. Collective."""
+        where any rank's are not counted, or nobody has an item. Parameter servers have none. Collective."""
         step = list(read)
         counts = [self._count(batch) if micro.weight > 0 else 0 for micro, batch in step]
         known = [count for count in counts if count is not None]

@@ -16,6 +16,7 @@ from elastic_core.train.parallel.group import Group
 from tests.train.adapters.trained import assert_resizes_change_no_weight
 
 PADDING = -1.0
+PADDED = "tests.train.tasks:padded"
 
 
 def micro_batches(*sizes: int) -> list[MicroBatch]:
@@ -80,10 +81,14 @@ def test_a_micro_batch_without_a_token_leaves_the_gradient_and_its_norms_whole(f
 
 def test_a_resized_job_of_padded_samples_ends_with_the_weights_of_an_undisturbed_one(new_job):
     batch = {"min": 30, "max": 30, "max_per_slot": 8}
-    assert_resizes_change_no_weight(new_job, "tests.train.tasks:padded", (1, 3), atol=1e-5, batch=batch)
+    assert_resizes_change_no_weight(new_job, PADDED, (1, 3), atol=1e-5, batch=batch)
 
 
-@pytest.mark.parametrize("layout", [{"servers": 1}, {"pipeline": 2}])
-def test_layouts_without_micro_batches_of_their_own_are_refused_in_words(layout) -> None:
-    with pytest.raises(UserError, match=r"count_items=.*parameter servers"):
-        item_weights(tokens, **layout)
+def test_so_does_one_that_is_resized_to_parameter_servers(new_job):
+    batch, served = {"min": 30, "max": 30, "max_per_slot": 8}, (Layout(data=1, servers=2), Layout(data=2, servers=1))
+    assert_resizes_change_no_weight(new_job, PADDED, served, atol=1e-5, batch=batch, sync="either")
+
+
+def test_a_layout_without_micro_batches_of_its_own_is_refused_in_words() -> None:
+    with pytest.raises(UserError, match=r"count_items=.*pipeline"):
+        item_weights(tokens, pipeline=2)
