@@ -33,6 +33,7 @@ from elastic_core.train.session import Session
 
 MakeTrainer = Callable[[Mapping[str, Any]], Any]
 TrainFunction = Callable[[Session], None]
+Items = Tensor | int | None
 
 _NOT_OURS = {  # of TrainingArguments: what to do instead
     "fp16": 'give the job\'s spec "precision": "bf16", or leave it in float32',
@@ -103,13 +104,15 @@ def _train(session: Session, make: MakeTrainer, ignore: Collection[str], *, eval
         learning_rate_factor=schedule(trainer, session.base_steps) if scheduler is None else _constant,
         evaluate=functools.partial(evaluated, trainer) if evaluates else None,
         clip_grad_norm=trainer.args.max_grad_norm or None,
-        count_items=count,
+        count_items=functools.partial(_counted, count) if count is not None else None,
     )
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         trainer.state.global_step, trainer.state.epoch = session.num_steps, session.num_samples / len(data.dataset)
         items = count(batch) if count is not None else None
-        more = {} if items is None else {"num_items_in_batch": max(1, items)}
+        more: dict[str, Items] = {}
+        if items is not None:
+            more["num_items_in_batch"] = items.clamp(min=1) if torch.is_tensor(items) else max(1, items)
         with trainer.compute_loss_context_manager():
             of_batch: Tensor = trainer.compute_loss(model, batch, **more)
         return of_batch
@@ -117,18 +120,23 @@ def _train(session: Session, make: MakeTrainer, ignore: Collection[str], *, eval
     session.train(loss)
 
 
-def items_of(trainer: Any) -> Callable[[Any], int | None] | None:
-    """How many items of a batch its loss is a mean over, as the Trainer's own loop counts them; None where its loss is
-    one over samples."""
+def items_of(trainer: Any) -> Callable[[Any], Items] | None:
+    """How many items of a batch its loss is a mean over, as the Trainer's own loop counts them: in a tensor on its
+    device, which nobody waits for. None where its loss is one over samples."""
     takes = inspect.signature(trainer.compute_loss).parameters
     if "num_items_in_batch" not in takes or getattr(trainer, "loss_is_scaled_for_ga", None) is False:
         return None
 
-    def items(batch: Any) -> int | None:
-        _, count = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
-        return None if count is None else int(count)
+    def items(batch: Any) -> Items:
+        counted: Items = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)[1]
+        return counted
 
     return items
+
+
+def _counted(count: Callable[[Any], Items], batch: Any) -> int | None:
+    items = count(batch)
+    return None if items is None else int(items)
 
 
 def schedule(trainer: Any, steps: int) -> Callable[[float], float]:
@@ -176,9 +184,8 @@ def _made(make: MakeTrainer, params: Mapping[str, Any], ignore: Collection[str] 
                 f"TrainingArguments({name}=...) does not reach the platform's loop. Leave it out: {instead}."
             )
     methods = [name for name in _NOT_CALLED if has_own(trainer, name, _LIBRARY)]
-    refuse_left_out(type(trainer).__name__, methods, ignore, "trainer_task")
     callbacks = [type(callback).__name__ for callback in trainer.callback_handler.callbacks if _trains(callback)]
-    refuse_left_out(type(trainer).__name__, callbacks, ignore, "trainer_task")
+    refuse_left_out(type(trainer).__name__, [*methods, *callbacks], ignore, "trainer_task")
     return trainer
 
 

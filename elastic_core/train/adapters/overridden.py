@@ -32,5 +32,5 @@ def refuse_left_out(whose: str, names: Collection[str], ignore: Collection[str],
         raise UserError(
             f"{whose} brings {', '.join(left_out)}, which the library's own loop calls and the platform's does not: "
             "the job would train another thing than the script. Write it another way (docs/guide/your-model.md) or, "
-            f"if the job can do without, say @{decorator}(ignore={left_out!r})."
+            f"if the job can do without, say @{decorator}(ignore={(*ignore, *left_out)!r})."
         )

@@ -125,9 +125,10 @@ class Noisy(transformers.Trainer):
         raise AssertionError("nobody calls it")
 
 
-def with_callback(callback: Any) -> Any:
-    trainer = a_trainer()
-    trainer.add_callback(callback)
+def with_callback(*callbacks: Any, kind: Any = transformers.Trainer) -> Any:
+    trainer = a_trainer(kind)
+    for callback in callbacks:
+        trainer.add_callback(callback)
     return trainer
 
 
@@ -143,6 +144,15 @@ def test_what_the_trainers_own_loop_would_call_is_refused_unless_the_job_does_wi
     with pytest.raises(UserError, match=rf"brings {names[0]}, which.*ignore=\('{names[0]}',\)"):
         entry.job_facts(trainer_task(metric="loss")(make), a_spec())
     assert entry.job_facts(trainer_task(metric="loss", ignore=names)(make), a_spec()).dataset_samples == DIGITS
+
+
+def test_the_refusal_names_all_at_once_and_what_to_say_keeps_what_is_said_already() -> None:
+    def make(_params: Any) -> Any:
+        return with_callback(Averaging, transformers.EarlyStoppingCallback(3), kind=Noisy)
+
+    words = r"brings training_step, Averaging, which.*ignore=\('EarlyStoppingCallback', 'training_step', 'Averaging'\)"
+    with pytest.raises(UserError, match=words):
+        entry.job_facts(trainer_task(metric="loss", ignore=["EarlyStoppingCallback"])(make), a_spec())
 
 
 def test_what_evaluation_calls_or_only_reports_is_taken() -> None:
@@ -164,7 +174,9 @@ def test_labels_are_counted_as_the_trainers_own_loop_counts_them(is_scaled: bool
     if is_scaled is False:
         assert count is None, "its loss is a mean over samples"
     else:
-        assert count(batch) == int(batch["attention_mask"].sum()) - 5, "the first word of each is no label"
+        counted = count(batch)
+        assert counted == int(batch["attention_mask"].sum()) - 5, "the first word of each is no label"
+        assert torch.is_tensor(counted), "no forward pass waits for the device to count"
         assert count({"input_ids": batch["input_ids"]}) is None
 
 
