@@ -121,15 +121,10 @@ def judge(
         held.fit_seconds.append(time.process_time() - started)
         held.kinds.append(f"{classifier.kind}; {said}")
         print(f"{how}, fold {number + 1}: {held.kinds[-1]}", flush=True)
-        open_end = [run for run in test if has_ended(run) and not run.description.end_is_known]
+        open_end = [run for run in test if run.ended_by_itself and not run.description.end_is_known]
         work(held, forecasters, classifier, open_end, history_of(train))
         steps(held, forecasters, test)
     return held
-
-
-def has_ended(run: FinishedRun) -> bool:
-    """By itself, if only at its limit: then its limit is what it took, which is what was to be forecast of it."""
-    return run.completed or run.work_done >= run.description.most_samples
 
 
 def classes(held: Held, classifier: Classifier, test: Sequence[FinishedRun]) -> None:

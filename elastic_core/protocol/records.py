@@ -295,6 +295,14 @@ class FinishedRun:
     def work_done(self) -> int:
         return self.work if self.work is not None else max((at for at, _ in self.losses), default=0)
 
+    @property
+    def at_its_limit(self) -> bool:
+        return self.work_done >= self.description.most_samples
+
+    @property
+    def ended_by_itself(self) -> bool:
+        return self.completed or self.at_its_limit  # if only there: then that is what it took, whatever it wanted
+
 
 class SubmissionState(StrEnum):
     STARTING = "starting"  # its run is there and will inspect the task; the ledger does not know the job yet

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.corpus.history import corpus_runs
 from benchmarks.corpus.shown_work import history_of, shown_totals
-from benchmarks.forecasts import auc_with_interval, binomial, has_ended, splits
+from benchmarks.forecasts import auc_with_interval, binomial, splits
 from elastic_core.domain import Quantiles, WorkForecast
 
 
@@ -33,7 +33,7 @@ def test_the_corpus_has_as_many_runs_of_unknown_end_as_the_bars_ask_for() -> Non
 
 def test_a_run_of_the_corpus_that_came_to_its_limit_was_cut_off_as_in_a_ledger_and_is_judged_all_the_same() -> None:
     """More than half of those that might have ended before."""
-    at_limit = [run for run in corpus_runs() if run.work_done >= run.description.most_samples]
+    at_limit = [run for run in corpus_runs() if run.at_its_limit]
     declared, open_ended = (
         [run for run in at_limit if run.description.end_is_known is known] for known in (True, False)
     )
@@ -41,7 +41,7 @@ def test_a_run_of_the_corpus_that_came_to_its_limit_was_cut_off_as_in_a_ledger_a
     met = [run for run in open_ended if run.completed]
     assert len(met) < 0.01 * len(open_ended)
     assert all(run.losses[-1][1] <= (run.description.target_loss or 0.0) for run in met)
-    assert all(has_ended(run) for run in open_ended)
+    assert all(run.ended_by_itself for run in open_ended)
 
 
 @pytest.mark.nightly

@@ -66,7 +66,7 @@ def fit_work(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), se
     completed = sum(run.completed for run in usable)
     if completed < MIN_COMPLETED:
         raise UserError(
-            f"{completed} jobs of unknown end that came to it ({len(usable) - completed} were cut off) are too few "
+            f"{completed} jobs of unknown end that came to it ({len(usable) - completed} did not) are too few "
             f"to forecast work from: at least {MIN_COMPLETED} are needed"
         )
     vocabulary = learn_vocabulary(usable)
@@ -94,11 +94,6 @@ class _Stage:
     jobs: NDArray[np.int64]
 
 
-def _total_was_seen(run: FinishedRun) -> bool:
-    """Totals are forecast up to the limit: of a run that went there it is what it took, whatever it wanted."""
-    return run.completed or run.work_done >= run.description.most_samples
-
-
 def _stage(runs: Sequence[FinishedRun], share: float, known: Vocabulary) -> _Stage | None:
     beyond = [(i, run) for i, run in enumerate(runs) if run.work_done > share * run.description.most_samples]
     if not beyond:
@@ -108,7 +103,7 @@ def _stage(runs: Sequence[FinishedRun], share: float, known: Vocabulary) -> _Sta
     most = np.asarray([float(job.most_samples) for job in jobs])
     done = np.asarray([so_far.done for so_far in progress])
     work = np.minimum([float(run.work_done) for _, run in beyond], most)
-    seen = np.asarray([_total_was_seen(run) for _, run in beyond])
+    seen = np.asarray([run.ended_by_itself for _, run in beyond])
     return _Stage(
         features=features_of(jobs, progress, known),
         unlearned=unlearned_places(jobs, progress)[0],

@@ -77,13 +77,13 @@ def test_runs_that_went_to_their_limit_count_in_what_is_said_of_the_total_within
 
 
 def test_runs_that_went_to_their_limit_are_no_ends_that_a_fit_needs() -> None:
-    with pytest.raises(UserError, match=r"29 jobs of unknown end that came to it \(60 were cut off\) are too few"):
+    with pytest.raises(UserError, match=r"29 jobs of unknown end that came to it \(60 did not\) are too few"):
         fit_work([*history(29), *to_their_limit(60)], FOREST)
 
 
 def test_too_few_that_came_to_their_end_are_not_learnt_from() -> None:
     runs = [replace(run, completed=i % 2 == 0) for i, run in enumerate(history(2 * MIN_COMPLETED - 2))]
-    with pytest.raises(UserError, match=r"29 jobs of unknown end that came to it \(29 were cut off\) are too few"):
+    with pytest.raises(UserError, match=r"29 jobs of unknown end that came to it \(29 did not\) are too few"):
         fit_work(runs, FOREST)
 
 

@@ -149,12 +149,11 @@ def label_of(run: FinishedRun) -> bool | None:
 
     A target counts where the run reached it. One that went to its limit instead is judged by where its loss was then.
     """
-    to_its_limit = run.work_done >= run.description.most_samples
-    if not run.completed and not to_its_limit:
+    if not run.ended_by_itself:
         return None
     from elastic_core.predict.predictability.hindsight import was_predictable  # SciPy: not every minute, for nothing
 
-    return was_predictable(run.losses, None if to_its_limit else run.description.target_loss)
+    return was_predictable(run.losses, None if run.at_its_limit else run.description.target_loss)
 
 
 def refit_forecasts(runs: Sequence[FinishedRun], path: Path) -> str:
