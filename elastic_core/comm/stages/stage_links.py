@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, probe_pair
+from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, probe
 from elastic_core.domain import Link
 
 NO_TIME = 1e-3  # seconds for a micro-batch's activations
@@ -20,7 +20,7 @@ NO_TIME = 1e-3  # seconds for a micro-batch's activations
 
 def probe_stages(group: dist.ProcessGroup, stages: int) -> list[Link]:
     """From each stage to the next, of a group with a rank for each. Collective; the same on every rank."""
-    return [probe_pair(stage, stage + 1, group, BUDGET_SECONDS / (stages - 1)) for stage in range(stages - 1)]
+    return [probe(group, (stage, stage + 1), BUDGET_SECONDS / (stages - 1)) for stage in range(stages - 1)]
 
 
 def ratios(links: Sequence[Link], sizes: Sequence[int], most: float) -> list[float]:

@@ -24,26 +24,22 @@ _SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)  # bytes
 _ROUNDS = 2  # of a size, whose best counts: what else went on only slows
 
 
-def probe(group: dist.ProcessGroup | None = None, among: Sequence[int] | None = None) -> Link:
+def probe(
+    group: dist.ProcessGroup | None = None, among: Sequence[int] | None = None, budget: float = BUDGET_SECONDS
+) -> Link:
     """Collective; the same on every rank. Of a ring and of pairs the slower, which is the ring where there are two.
-    `among`: ranks of the group, which alone send; all, if it is None."""
+    `among`: ranks of the group, which alone send; all, if it is None. `budget`: seconds that all messages may take."""
     rank, ranks = dist.get_rank(group), range(dist.get_world_size(group)) if among is None else among
     world = len(ranks)
     place = ranks.index(rank) if rank in ranks else None
     around = {} if place is None else {ranks[(place + 1) % world]: ranks[(place - 1) % world]}
-    ring = _timed(around, group, BUDGET_SECONDS if world == 2 else BUDGET_SECONDS / 2)
+    ring = _timed(around, group, budget if world == 2 else budget / 2)
     if world == 2:
         return sustained(ring)
     partner = rank if place is None else ranks[world - 1 - place]
-    pairs = _timed({partner: partner} if partner != rank else {}, group, BUDGET_SECONDS / 2)
+    pairs = _timed({partner: partner} if partner != rank else {}, group, budget / 2)
     links = sustained(ring), sustained(pairs)
     return Link(max(link.latency for link in links), max(link.seconds_per_byte for link in links))
-
-
-def probe_pair(first: int, second: int, group: dist.ProcessGroup | None, budget: float) -> Link:
-    """Between two of a group's ranks, both ways at once. Collective for the group; the same on every rank."""
-    partner = {first: second, second: first}.get(dist.get_rank(group))
-    return sustained(_timed({} if partner is None else {partner: partner}, group, budget))
 
 
 def sustained(times: Sequence[tuple[int, float]]) -> Link:

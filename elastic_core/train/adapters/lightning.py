@@ -98,7 +98,7 @@ def _train(session: Session, make: MakeModule, clip: float | None, ignore: Colle
         loader.dataset,
         scheduler,
         loader.collate_fn,
-        evaluate=functools.partial(evaluated, data, trainer=trainer) if evaluates else None,
+        evaluate=functools.partial(evaluated, data, trainer) if evaluates else None,
         clip_grad_norm=clip,
     )
     logged = Logged()
@@ -210,10 +210,9 @@ class EveryFew:
         self._steps = state.get("steps", self._stepped * self._every)  # not told by earlier releases
 
 
-def evaluated(data: Any, module: Any, trainer: StandInTrainer | None = None) -> dict[str, float]:
+def evaluated(data: Any, trainer: StandInTrainer, module: Any) -> dict[str, float]:
     """What `validation_step` and its hooks log over the validation data. `trainer`: also of a copy of the module."""
-    if trainer is not None:
-        module.trainer = trainer
+    module.trainer = trainer
     if not _own(data, "val_dataloader") or not _own(module, "validation_step"):
         raise UserError(
             f"{type(module).__name__} has no validation_step or its data no val_dataloader, but the entry point has a "

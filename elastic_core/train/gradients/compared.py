@@ -10,6 +10,7 @@ from elastic_core.comm.tuning.against_exact import AgainstExact
 from elastic_core.domain import AUTO, EXACT, Allocation
 from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
+from elastic_core.train.gradients.gradients_of import nodes_within
 from elastic_core.train.parallel.group import Group
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def against_exact(gradients: AnyGradients, group: Group, allocation: Allocation,
         return None
     if group.device.type != "cpu":
         return None
-    hierarchy = hierarchy_of([slot.node for slot in allocation.slots]) if options.hierarchical else None
+    hierarchy = hierarchy_of(nodes_within(allocation, options))
     if hierarchy is not None and averages(comm):
         return None
     shapes = [parameter.shape for parameter in gradients.parameters]

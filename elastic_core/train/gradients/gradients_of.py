@@ -65,10 +65,15 @@ def gradients_of(
 
         assert isinstance(partition, ModelPartition)
         return PartitionedGradients(partition, group, places)
-    comm, nodes = allocation.comm, [slot.node for slot in allocation.slots] if options.hierarchical else []
+    comm, nodes = allocation.comm, nodes_within(allocation, options)
     if averages(comm):
         return LocalSteps(model, optimizer, group, comm, options.steps_between_averages, nodes)
     return Gradients(
         model, group, comm, find_unused_parameters, optimizer, fixed_parts=fixed_parts,
         warmup_steps=options.warmup_steps, among=options.candidates, nodes=nodes, first=allocation.expected_comm,
     )  # fmt: skip
+
+
+def nodes_within(allocation: Allocation, options: Comm) -> list[str]:
+    """By rank, the nodes within which gradients are summed first; none where they are not."""
+    return [slot.node for slot in allocation.slots] if options.hierarchical else []

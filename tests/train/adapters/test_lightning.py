@@ -122,8 +122,8 @@ def test_what_it_logs_is_measured_and_observed(new_job):
 
 
 def test_validation_is_the_mean_over_samples_unless_it_says_otherwise() -> None:
-    module = Line()
-    assert evaluated(module, module) == {"rows": pytest.approx((4 * 4 + 4 * 4 + 2 * 2) / 10), "index": 1.0}
+    module, trainer = Line(), StandInTrainer(StepsOfASession(5))
+    assert evaluated(module, trainer, module) == {"rows": pytest.approx((4 * 4 + 4 * 4 + 2 * 2) / 10), "index": 1.0}
 
 
 def test_several_validation_sets_are_told_apart_as_lightning_does() -> None:
@@ -131,7 +131,7 @@ def test_several_validation_sets_are_told_apart_as_lightning_does() -> None:
     one = module.val_dataloader
     module.val_dataloader = None
     data = type("Data", (), {"val_dataloader": lambda _self: [one(), one()]})()
-    assert set(evaluated(data, module)) == {
+    assert set(evaluated(data, StandInTrainer(StepsOfASession(5)), module)) == {
         f"{name}/dataloader_idx_{number}" for name in ("rows", "index") for number in (0, 1)
     }
 
