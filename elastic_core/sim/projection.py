@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from elastic_core.domain import JobView, Node, Slot, Snapshot, WorkLeft
 from elastic_core.errors import UserError
@@ -133,8 +132,7 @@ def _holds(view: JobView, there: set[Slot]) -> bool:
 
 def work_of(view: JobView, decided: WorkLeft | None) -> float:
     """All of it by the median of what is left, at least one sample more than is done."""
-    most = inf if view.most_samples is None else float(view.most_samples)
-    (_, left, _), _ = work_left(view, most, decided)
+    (_, left, _), _ = work_left(view, decided)
     return view.done_samples + max(left, 1.0)
 
 

@@ -147,9 +147,9 @@ def _most_samples(record: JobRecord, done: int) -> int | None:
     return most if most is None or left is None else min(most, done + left)
 
 
-def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float) -> JobView:
-    """What a policy would be shown of a job of this spec right after its submission, but for its work, which is the
-    caller's to say. Without deadline and budget."""
+def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float, most_samples: int | None = None) -> JobView:
+    """What a policy would be shown of a job of this spec right after its submission, but for its declared work, which
+    is the caller's to say. Without deadline and budget. `most_samples`: of work, where none is declared."""
     job = Submission(
         job_id=job_id, name=spec.name, task=spec.entry_point, queue=spec.queue, priority=spec.priority,
         submitted_at=now, deadline=None, limits=limits, scale_invariant=spec.work.scale_invariant,
@@ -157,7 +157,15 @@ def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float) -> JobVi
     segment = OpenSegment(
         segment_id=segment_id_of(job_id, 0), state=SegmentState.WAITING, created_at=now, asked_at=now
     )  # fmt: skip
-    return job_view(JobRecord(job=job, total_samples=None, samples_left=spec.work.max_samples, segment=segment))
+    return job_view(
+        JobRecord(
+            job=job,
+            total_samples=None,
+            most_samples=most_samples,
+            samples_left=spec.work.max_samples,
+            segment=segment,
+        )
+    )
 
 
 def waiting_since(state: str, created_at: float, asked_at: float | None) -> float | None:

@@ -39,15 +39,14 @@ def worth_keeping(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> d
     if plan.policy == KEPT:  # what it expected was stored when it was made
         return {}
     ids = [job.job_id for job in snapshot.jobs]
-    columns = select(JobRow.id, JobRow.lineage, JobRow.total_samples).where(JobRow.id.in_(ids))
-    known = {job_id: (lineage, total) for job_id, lineage, total in tx.session.execute(columns)}
+    columns = select(JobRow.id, JobRow.lineage).where(JobRow.id.in_(ids))
+    lineages = {job_id: lineage for job_id, lineage in tx.session.execute(columns)}
     before, changed = forecast_rows.latest(tx, ids), {}
     for job in snapshot.jobs:
-        lineage, most = known[job.job_id]
         try:
             forecast = expected(
-                job, plan.targets[job.job_id], snapshot.now, lineage=lineage, policy=plan.policy,
-                decision_id=decision_id, most=float(most),
+                job, plan.targets[job.job_id], snapshot.now, lineage=lineages[job.job_id], policy=plan.policy,
+                decision_id=decision_id,
             )  # fmt: skip
         except Exception:
             log.exception("a forecast cannot be made: the job goes on without", job=job.job_id, decision=decision_id)
@@ -57,12 +56,9 @@ def worth_keeping(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> d
     return changed
 
 
-def expected(
-    job: JobView, target: Target, now: float, *, lineage: int, policy: str, decision_id: int, most: float
-) -> Forecast:
-    """`most`: the whole work that a job whose end is not known may take."""
-    most = most if job.most_samples is None else float(job.most_samples)
-    left, source = work_left(job, most, target.work_left)
+def expected(job: JobView, target: Target, now: float, *, lineage: int, policy: str, decision_id: int) -> Forecast:
+    """What the plan expects of the job, by the policy's own figures where it tells any."""
+    left, source = work_left(job, target.work_left)
     seconds, finish_source = target.finish_seconds, policy
     if seconds is None and target.num_slots:
         seconds, finish_source = _modelled(job, target, left), MODEL

@@ -25,10 +25,10 @@ _TAIL = 1.5  # power of the survival beyond the last quantile
 _LEAST = 1e-9
 
 
-def work_left(job: JobView, most: float = inf, decided: WorkLeft | None = None) -> tuple[Quantiles, str]:
+def work_left(job: JobView, decided: WorkLeft | None = None) -> tuple[Quantiles, str]:
     """(low, median, high) in the unit of the job's work, and where they come from.
 
-    `most`: the whole work that a job whose end is not known may take; `decided`: what the policy decided by.
+    `decided`: what the policy decided by.
     """
     if decided is not None:
         return decided.quantiles, decided.source
@@ -41,6 +41,7 @@ def work_left(job: JobView, most: float = inf, decided: WorkLeft | None = None) 
     else:
         guess = work_left_predictor.estimate((), (), done, scale=1000.0 * job.limits.min_batch)
         totals, source = (guess.low, guess.median, guess.high), PRIOR
+    most = inf if job.most_samples is None else float(job.most_samples)
     low, median, high = (max(min(total, most) - done, 0.0) for total in totals)
     return (low, median, high), source
 

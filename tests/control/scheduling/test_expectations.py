@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 
@@ -32,8 +31,8 @@ def running(**more: object) -> JobView:
     return holding(measured(view, *points), *HELD, batch=64)
 
 
-def of(view: JobView, target: Target = TARGET, most: float = inf) -> Forecast:
-    return expected(view, target, 1000.0, lineage=0, policy="fair_share", decision_id=7, most=most)
+def of(view: JobView, target: Target = TARGET) -> Forecast:
+    return expected(view, target, 1000.0, lineage=0, policy="fair_share", decision_id=7)
 
 
 def test_a_policy_that_tells_a_finish_time_is_taken_at_its_word() -> None:

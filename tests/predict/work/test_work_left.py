@@ -35,7 +35,7 @@ def test_a_job_that_has_outlived_its_median_needs_the_quantiles_of_those_that_di
 
 
 def test_what_a_job_may_take_at_most_bounds_its_interval() -> None:
-    left, _ = work_left(job("a", total_samples=None, done_samples=30_000, work_forecast=FORECAST), most=50_000)
+    left, _ = work_left(job("a", total_samples=None, most_samples=50_000, done_samples=30_000, work_forecast=FORECAST))
     assert left[2] == 20_000
 
 

@@ -210,7 +210,7 @@ class Predictors:
             return Outlook(steps=steps)
         view = self._as_submitted(spec, facts, job, snapshot)
         decided = _decided(policy, snapshot, view)
-        work, source = work_left(view, float(job.most_samples), decided)
+        work, source = work_left(view, decided)
         return Outlook(work=work, work_source=source, work_decided=decided is not None, steps=steps)
 
     def _as_submitted(self, spec: JobSpec, facts: JobFacts, job: JobDescription, snapshot: Snapshot) -> JobView:
@@ -218,8 +218,7 @@ class Predictors:
         limits = limits_of(spec, facts)
         undeclared, nothing_done = {UNSUBMITTED: _unsubmitted(job)}, {UNSUBMITTED: Progress(0.0, (), ())}
         return replace(
-            unsubmitted(spec, UNSUBMITTED, limits, snapshot.now),
-            most_samples=job.most_samples,
+            unsubmitted(spec, UNSUBMITTED, limits, snapshot.now, job.most_samples),
             predictable=self._classes(undeclared, nothing_done).get(UNSUBMITTED),
             work_forecast=self._work(undeclared, nothing_done)[UNSUBMITTED],
             step_forecast=self._steps.of_unsubmitted(job, limits, snapshot.capacity()),

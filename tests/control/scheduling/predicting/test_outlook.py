@@ -64,6 +64,16 @@ def test_declared_work_is_believed_and_of_unknown_work_the_prior_is_told(plane: 
     assert open_end.work[0] < open_end.work[1] < open_end.work[2] == MOST
 
 
+@pytest.mark.parametrize("policy", ["fair_share", "horizon"])
+def test_a_cap_on_samples_bounds_the_work_that_is_told(control: LedgerControl, policy: str) -> None:
+    """Whether the policy weighs the work or the raw forecast is told."""
+    control.set_policy(policy)
+    capped = {"samples": 10_000, "measure": "progress", "max_samples": 4_000, "target_loss": 0.1}
+    told = control.outlook(a_spec(work=capped), FACTS)
+    assert told.work is not None
+    assert told.work[2] <= 4_000
+
+
 def test_with_predictors_off_nothing_is_told(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
     control = a_control(ledger_url, tmp_path, clock, use_predictors=False)
     assert control.outlook(a_spec(work=UNTIL), FACTS) == Outlook()
