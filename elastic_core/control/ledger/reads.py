@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
@@ -31,6 +32,7 @@ from elastic_core.protocol.records import (
 from elastic_core.protocol.rest.job_details import Part
 from elastic_core.protocol.tokens import TrainerTokens
 
+R = TypeVar("R", SegmentRow, CheckpointRow, LeaseRow)
 _ALL_JOBS = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
 _ACTIVE_JOBS = _ALL_JOBS.where(JobRow.state == JobState.ACTIVE)
 
@@ -119,12 +121,19 @@ def timeline(tx: Tx, since: float) -> list[HeldStretch]:
 def timeline_page(tx: Tx, since: float, until: float, part: Part) -> TimelinePage:
     """The same of a window, and so many of them: by their epochs, which are given as leases are, and are indexed."""
     within = and_(_not_before(since), LeaseRow.granted_at <= until)
-    total = tx.session.scalar(select(func.count()).select_from(LeaseRow).where(within)) or 0
-    asked = select(LeaseRow).where(within).order_by(LeaseRow.epoch).offset(part.offset).limit(part.limit)
-    rows = tx.session.scalars(asked).all()
+    total, rows = part_of(tx, LeaseRow, within, LeaseRow.epoch, part)
     segments = {row.id: row for row in tx.among(SegmentRow.id, [lease.segment_id for lease in rows])}
     held = tuple(_stretch(lease, segments[lease.segment_id]) for lease in rows)
     return TimelinePage(since=since, until=until, total=total, offset=part.offset, held=held)
+
+
+def part_of(
+    tx: Tx, row: type[R], which: ColumnElement[bool], order: InstrumentedAttribute[int], part: Part
+) -> tuple[int, Sequence[R]]:
+    """How many such rows there are, and those of the part."""
+    total = tx.session.scalar(select(func.count()).select_from(row).where(which)) or 0
+    asked = select(row).where(which).order_by(order.desc() if part.descending else order.asc())
+    return total, tx.session.scalars(asked.offset(part.offset).limit(part.limit)).all()
 
 
 def _not_before(since: float) -> ColumnElement[bool]:

@@ -152,9 +152,11 @@ def test_a_timeline_shows_each_attempt_while_it_held_its_slots(control: LedgerCo
 
 def test_a_page_of_a_timeline_has_what_was_held_within_its_window(control: LedgerControl, clock: FakeClock) -> None:
     began = clock.now
-    for number in range(3):
-        control.submit(f"job-{number}", a_spec(slots=(1, 1)), FACTS)
-        Life(control, control.trainer, f"job-{number}").start()
+    lives = [Life(control, control.trainer, f"job-{number}") for number in range(3)]
+    orders = []
+    for life in lives:
+        control.submit(life.job_id, a_spec(slots=(1, 1)), FACTS)
+        orders.append(life.start())
         clock.advance(10)
 
     def page(since: float, until: float, **part: int) -> tuple[int, list[str]]:
@@ -165,6 +167,10 @@ def test_a_page_of_a_timeline_has_what_was_held_within_its_window(control: Ledge
     assert page(0, 30, offset=1, limit=1) == (3, ["job-1"])
     assert page(0, 15) == (2, ["job-0", "job-1"])
     assert page(0, 5) == (1, ["job-0"])
+    control.cancel("job-0", "enough")
+    lives[0].leave(orders[0], "infrastructure", "cancelled")
+    assert page(31, 60) == (2, ["job-1", "job-2"]), "the first one was over before"
+    assert page(0, 60)[0] == 3
 
 
 def test_where_jobs_are_on_their_way_is_told_of_those_that_there_are(control: LedgerControl, clock: FakeClock) -> None:
