@@ -80,6 +80,11 @@ class RemainingWork:
         return spent
 
     @property
+    def median(self) -> Floats:
+        of_each: Floats = self.quantiles[:, _MEDIAN]
+        return of_each
+
+    @property
     def mean(self) -> Floats:
         """What is beyond the 90 % quantile counts as it: there the tail is an assumption, which would decide."""
         return np.maximum(self.spent[:, _HIGH], 1.0)

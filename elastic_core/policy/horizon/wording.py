@@ -17,12 +17,11 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.placed_jobs import Choice
 from elastic_core.policy.base.queue import usable_types, why_waiting
-from elastic_core.policy.base.remaining_distribution import PROBABILITIES, RemainingWork
+from elastic_core.policy.base.remaining_distribution import RemainingWork
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.text import plural
 
 FORECAST_STEPS = "what its steps take is forecast from jobs of other tasks"
-_MEDIAN = int(np.searchsorted(PROBABILITIES, 0.5))
 
 
 def num_longer_than_each(remaining_seconds: Floats, left: RemainingWork) -> Ints:
@@ -31,7 +30,7 @@ def num_longer_than_each(remaining_seconds: Floats, left: RemainingWork) -> Ints
     `remaining_seconds`: for the mean of it, by job and option. The Gittins index, which orders the jobs, is no need: a
     job of which a few end at once and the others run for days comes first, and is told days.
     """
-    needed = remaining_seconds.min(axis=1) * left.quantiles[:, _MEDIAN] / left.mean
+    needed = remaining_seconds.min(axis=1) * left.median / left.mean
     ordered = np.sort(needed)
     return np.asarray(len(ordered) - np.searchsorted(ordered, needed, side="right"), dtype=np.int64)
 
