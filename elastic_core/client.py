@@ -18,7 +18,8 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import CancelOutcome, Submission, SubmissionState, SweepMember, SweepStarted
-from elastic_core.protocol.rest.cancelling_many import cancel_in_parts, cancel_whole_group
+from elastic_core.protocol.rest.cancelling_many import POLL_SECONDS, cancel_whole_group
+from elastic_core.protocol.rest.cancelling_many import WAIT_SECONDS as WAIT_SECONDS
 from elastic_core.protocol.rest.rest_client import RestClient as RestClient
 from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
@@ -28,8 +29,6 @@ from elastic_core.spec.job_forks import fork_id
 from elastic_core.text import plural, stamped
 
 PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
-WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
-POLL_SECONDS = 0.5
 MOST_TOLD = 5  # refusals in one error
 
 
@@ -149,12 +148,7 @@ def cancel_group(
         def active() -> list[str]:
             return [job.job_id for job in client.jobs(active_only=True, group=group)]
 
-        return cancel_whole_group(client, group, reason, active, wait_seconds, POLL_SECONDS)
-
-
-def cancel_many(control: HttpControl, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
-    """In parts whose answers come within the client's time-out, also on a busy machine."""
-    return cancel_in_parts(control.cancel_jobs, job_ids, reason)
+        return cancel_whole_group(client, group, reason, active, wait_seconds)
 
 
 def _looked_at(control: HttpControl, started: SweepStarted) -> SweepStarted:

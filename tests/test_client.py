@@ -53,7 +53,8 @@ def plane(
     made.set_cluster(a_cluster())
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "control").write_bytes(CONTROL_SECRET)
-    monkeypatch.setattr("elastic_core.client.POLL_SECONDS", 0.01)
+    for module in ("elastic_core.client", "elastic_core.protocol.rest.cancelling_many"):
+        monkeypatch.setattr(f"{module}.POLL_SECONDS", 0.01)
     with app_before(made) as app, served(app) as url:
         monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
         monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
@@ -138,6 +139,20 @@ def test_a_group_is_cancelled_with_the_members_that_are_no_jobs_yet(
     }  # fmt: skip
     assert "cancel the group again" in (outcomes["g-002"].error or "")
     assert [job.job_id for job in plane.jobs(active_only=True)] == ["other"]
+
+
+def test_more_jobs_than_one_request_may_name_are_cancelled_in_parts(
+    plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("service.MOST_AT_ONCE", "rest.cancelling_many.AT_ONCE"):
+        monkeypatch.setattr(f"elastic_core.protocol.{constant}", 2)
+    names = ["job-a", "job-b", "job-c"]
+    for job_id in names:
+        plane.submit(job_id, a_spec(), FACTS)
+    control = client.connect()
+    outcomes = control.cancel_jobs(names, "enough")
+    control.close()
+    assert [(one.job_id, one.state) for one in outcomes] == [(job_id, JobState.CANCELLED) for job_id in names]
 
 
 def test_without_a_platform_it_says_what_is_missing(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
+from elastic_core.protocol.rest.cancelling_many import cancel_in_parts
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import (
@@ -281,8 +282,7 @@ class HttpControl:
         return self._job("cancel", job_id=job_id, reason=reason)
 
     def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
-        outcomes: list[CancelOutcome] = self._channel.call("cancel_jobs", job_ids=job_ids, reason=reason)
-        return outcomes
+        return cancel_in_parts(lambda part: self._channel.call("cancel_jobs", job_ids=part, reason=reason), job_ids)
 
     def fail(self, job_id: str, error: str) -> JobStatus:
         return self._job("fail", job_id=job_id, error=error)

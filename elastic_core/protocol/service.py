@@ -168,7 +168,7 @@ class JobControl(JobRecords, Protocol):
     def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
         """`cancel` for each of them, in a transaction each, in this order; one that is refused stops no other.
 
-        Raises `UserError` for more than `MOST_AT_ONCE`.
+        Raises `UserError` for more than `MOST_AT_ONCE` of one request; clients ask in parts.
         """
 
     def fail(self, job_id: str, error: str) -> JobStatus:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_core.client import cancel_group, cancel_many
+from elastic_core.client import cancel_group
 from elastic_core.commands.jobs.ended_jobs import ended_words
 from elastic_core.commands.jobs.one_line import print_status
 from elastic_core.commands.opening import As, complete_job, open_api
@@ -46,7 +46,7 @@ def cancel(
         return
     if not yes and chosen:
         typer.confirm(f"Cancel {plural(len(chosen), 'job')}?", abort=True, err=True)
-    _print(cancel_many(api, chosen, reason), as_json)
+    _print(api.cancel_jobs(chosen, reason), as_json)
 
 
 def _print(outcomes: Sequence[CancelOutcome], as_json: bool) -> None:

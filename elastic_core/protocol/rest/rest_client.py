@@ -36,7 +36,7 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, MOST_RECORDS, DecisionReplayed, JobLog, JobPage, SortBy
-from elastic_core.protocol.rest.cancelling_many import cancel_in_parts, cancel_whole_group
+from elastic_core.protocol.rest.cancelling_many import WAIT_SECONDS, cancel_in_parts, cancel_whole_group
 from elastic_core.protocol.rest.job_details import (
     MOST_LISTED,
     CheckpointPage,
@@ -56,7 +56,6 @@ from elastic_core.text import stamped
 Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage, ModelPage, TimelinePage)
 QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
 LOG_POLL_SECONDS = 1.0
-POLL_SECONDS = 0.5
 
 
 class RestClient(RestConnection):
@@ -223,19 +222,21 @@ class RestClient(RestConnection):
     def cancel_jobs(self, job_ids: Sequence[str], reason: str = "by REST") -> list[CancelOutcome]:
         """Many jobs end now, each by itself: what became of each, or why it was refused."""
 
-        def cancel(part: Sequence[str], why: str) -> tuple[CancelOutcome, ...]:
-            body = {"job_ids": list(part), "reason": why}
+        def cancel(part: Sequence[str]) -> tuple[CancelOutcome, ...]:
+            body = {"job_ids": list(part), "reason": reason}
             return self._send(tuple[CancelOutcome, ...], "POST", "/jobs/cancel", body)
 
-        return cancel_in_parts(cancel, job_ids, reason)
+        return cancel_in_parts(cancel, job_ids)
 
-    def cancel_group(self, group: str, reason: str = "by REST", *, wait_seconds: float = 300.0) -> list[CancelOutcome]:
+    def cancel_group(
+        self, group: str, reason: str = "by REST", *, wait_seconds: float = WAIT_SECONDS
+    ) -> list[CancelOutcome]:
         """All jobs of a sweep that are active, and those that its members are about to become, which are waited for."""
 
         def active() -> list[str]:
             return [job.job_id for job in self.all_jobs(state="active", group=group)]
 
-        return cancel_whole_group(self, group, reason, active, wait_seconds, POLL_SECONDS)
+        return cancel_whole_group(self, group, reason, active, wait_seconds)
 
     def checkpoint_now(self, job_id: str, reason: str = "by REST") -> SegmentStatus:
         return self._send(SegmentStatus, "POST", _of_job(job_id, "checkpoint"), {"reason": reason})

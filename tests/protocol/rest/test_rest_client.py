@@ -150,7 +150,7 @@ def test_a_sweep_is_cancelled_as_one_with_what_its_members_are_about_to_become(
     client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elastic_core.protocol.rest.cancelling_many.AT_ONCE", 1)
-    monkeypatch.setattr(rest_client, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_core.protocol.rest.cancelling_many.POLL_SECONDS", 0.01)
     started = client.submit_sweep(a_spec(), grid={"seed": [1, 2, 3, 4]}, group="night")
     sweep = expand("night", parse_sweep(a_spec(), grid={"seed": [1, 2, 3, 4]}))
     for member in sweep[:3]:
