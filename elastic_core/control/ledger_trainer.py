@@ -76,8 +76,8 @@ class LedgerTrainer:
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check(*observations)
+        self._paces.reports.check(self._claims.job_id, self._ledger.clock())  # first: it costs less
         size_bytes = check_observations(observations)
-        self._paces.reports.check(self._claims.job_id, self._ledger.clock())
         difference = self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
         self._paces.reports.count(self._claims.job_id, self._ledger.clock(), len(observations), size_bytes)
         if difference is not None and self._lately.is_first_difference(self._claims.epoch):
@@ -90,8 +90,8 @@ class LedgerTrainer:
 
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check(commit)
+        self._paces.commits.check(self._claims.job_id, self._ledger.clock(), final=commit.final)  # first: it costs less
         size_bytes = check_commit(commit)
-        self._paces.commits.check(self._claims.job_id, self._ledger.clock(), final=commit.final)
         answer = self._commit(commit)
         self._paces.commits.count(self._claims.job_id, self._ledger.clock(), size_bytes)
         return answer

@@ -40,10 +40,21 @@ class Allowance:
 
     def spend(self, job_id: str, now: float, amount: float) -> None:
         with self._lock:
-            self._spent[job_id] = (self._spent_by(job_id, now) + amount, now)
-            if len(self._spent) > 2 * self._remembered:
-                self._spent = {job: spent for job, spent in self._spent.items() if self._spent_by(job, now)}
-                self._remembered = max(FEW, len(self._spent))
+            self._spend(job_id, now, amount)
+
+    def take(self, job_id: str, now: float, amount: float) -> bool:
+        """Spend so much where there is as much, else nothing: of many at once no more than there is."""
+        with self._lock:
+            if self._most - self._spent_by(job_id, now) < amount:
+                return False
+            self._spend(job_id, now, amount)
+            return True
+
+    def _spend(self, job_id: str, now: float, amount: float) -> None:
+        self._spent[job_id] = (self._spent_by(job_id, now) + amount, now)
+        if len(self._spent) > 2 * self._remembered:
+            self._spent = {job: spent for job, spent in self._spent.items() if self._spent_by(job, now)}
+            self._remembered = max(FEW, len(self._spent))
 
     def _spent_by(self, job_id: str, now: float) -> float:
         spent, at = self._spent.get(job_id, (0.0, now))
@@ -60,13 +71,12 @@ class BoundaryPace:
 
     def take(self, job_id: str, now: float) -> None:
         """One is reached. Raises `TooMany`."""
-        if self._boundaries.left(job_id, now) < 1:
+        if not self._boundaries.take(job_id, now, 1):
             raise TooMany(
                 f"job {job_id!r} has ended {SEGMENTS} segments, and one every {SEGMENT_SECONDS:g} s since, which is "
                 "the most. This one ends once there may be one more: make segments longer (segment.seconds, "
                 "segment.steps)"
             )
-        self._boundaries.spend(job_id, now, 1)
 
 
 class ReportPace:

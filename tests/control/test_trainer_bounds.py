@@ -199,6 +199,8 @@ def test_a_job_that_commits_too_often_sends_a_commit_again_until_it_is_taken(
     late = a_commit(order, 4)
     with pytest.raises(TooMany, match=r"'job-a' has committed 3 checkpoints within 120 s.* allowed are 3"):
         trainer.commit(late)
+    with pytest.raises(TooMany):
+        trainer.commit(replace(late, notes=("x" * 2_001,)))  # what it says is not even looked at
     plane.trainer(other.token).commit(a_commit(other, 1))
     assert len(plane.service.checkpoints("job-a")) == 3
     plane.clock.advance(120.0)
@@ -258,6 +260,13 @@ def test_an_allowance_that_was_spent_comes_back_by_and_by_also_where_the_clock_i
     assert (allowance.left("job-b", 100.0), allowance.left("job-a", 99.0)) == (10.0, 10.0)
 
 
+def test_no_more_is_taken_of_an_allowance_than_there_is() -> None:
+    allowance = Allowance(10.0, per_second=0.5)
+    assert [allowance.take("job-a", at, 6.0) for at in (100.0, 103.0, 104.0)] == [True, False, True]
+    assert allowance.left("job-a", 104.0) == 0.0
+    assert allowance.take("job-b", 104.0, 10.0)
+
+
 def test_jobs_whose_allowance_is_whole_again_are_not_remembered() -> None:
     allowance = Allowance(10.0, per_second=1.0)
     for number in range(1_000):
@@ -276,6 +285,8 @@ def test_a_job_that_reports_without_end_is_to_report_later(control: LedgerContro
     with pytest.raises(TooMany, match=r"'job-a' has reported 10000 observations .* 20 or .* This is taken later"):
         trainer.observe(late)
     plane.trainer(other.token).observe([an_observation(1, other)])
+    with pytest.raises(TooMany):
+        trainer.observe([replace(late[0], comm="x" * 257)])  # what it says is not even looked at
     clock.advance(1.0)
     trainer.observe(late)
     assert control._ledger.read(lambda tx: tx.session.scalar(text("SELECT max(step) FROM observations"))) == REPORTS
