@@ -7,10 +7,9 @@ another job that it began from: what is before that is the other job's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, and_, bindparam, column, func, select, text
+from sqlalchemy import BigInteger, and_, bindparam, column, func, select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
@@ -20,7 +19,8 @@ from elastic_core.protocol.records import RestorePoint
 
 MAX_CANDIDATES = 8
 
-# `most`: usable ones that are enough; NULL: the whole chain.
+# From `head` back to the job's first commit, and a fork's start, or to where `most` usable ones are found (NULL: the
+# whole chain): a long history costs who needs its end no more than a short one.
 _WALK = (
     text("""
     WITH RECURSIVE walk AS (
@@ -36,11 +36,7 @@ _WALK = (
     .subquery("walk")
 )
 _USABLE = and_(~CheckpointRow.bad, CheckpointRow.swept_at.is_(None))
-_CHAIN = (
-    select(CheckpointRow.id, CheckpointRow.step, _USABLE.label("usable"))
-    .join(_WALK, _WALK.c.id == CheckpointRow.id)
-    .order_by(CheckpointRow.id.desc())
-)
+_NEWEST_USABLE_IDS = select(CheckpointRow.id).join(_WALK, _WALK.c.id == CheckpointRow.id).where(_USABLE)
 _NEWEST_USABLE = (
     select(CheckpointRow)
     .join(_WALK, _WALK.c.id == CheckpointRow.id)
@@ -54,14 +50,6 @@ _READS = (
     .where(CheckpointRow.job_id == bindparam("job"))
     .order_by(CheckpointRow.id)
 )
-
-
-def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> Sequence[Row[int, int, bool]]:
-    """From `head_id` back to the job's first commit, and a fork's start, or to where `most` usable ones are found: a
-    long history costs who needs its end no more than a short one. Of each its id, step, and whether it is `usable`."""
-    if head_id is None:
-        return []
-    return tx.session.execute(_CHAIN, {"head": head_id, "most": most, "job": job.id}).all()
 
 
 def reads(tx: Tx, job: JobRow) -> list[dict[str, Any]]:
@@ -78,6 +66,13 @@ def newest_usable(tx: Tx, job: JobRow, head_id: int | None, most: int) -> list[C
     if head_id is None:
         return []
     return list(tx.session.scalars(_NEWEST_USABLE, {"head": head_id, "most": most, "job": job.id}))
+
+
+def newest_usable_ids(tx: Tx, job: JobRow, head_id: int | None, most: int) -> set[int]:
+    """The ids of the same, of which nothing else is read."""
+    if head_id is None:
+        return set()
+    return set(tx.session.scalars(_NEWEST_USABLE_IDS, {"head": head_id, "most": most, "job": job.id}))
 
 
 def restore_point(tx: Tx, job: JobRow) -> RestorePoint:

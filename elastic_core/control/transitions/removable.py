@@ -90,8 +90,7 @@ def _given_up(tx: Tx, job: JobRow, rows: Sequence[_Unswept], needed: set[str]) -
     ]
     if not rest:
         return []
-    chain = lineage.chain(tx, job, job.head_id, spec_of(job).checkpoints.keep_last)
-    starts = {row.id for row in chain if row.usable}
+    starts = lineage.newest_usable_ids(tx, job, job.head_id, spec_of(job).checkpoints.keep_last)
     return [row for row in rest if row.id not in starts]
 
 

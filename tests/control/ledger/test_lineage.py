@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.tables import CheckpointRow
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_commit, a_spec
 
@@ -21,8 +24,9 @@ def committed(control: LedgerControl, *bad_steps: int) -> None:
 
 def steps_read(control: LedgerControl, most: int | None) -> list[int]:
     def read(tx: Tx) -> list[int]:
-        job = tx.job("job-a")
-        return [row.step for row in lineage.chain(tx, job, job.head_id, most)]
+        walk, wanted = lineage._WALK, {"head": tx.job("job-a").head_id, "most": most, "job": "job-a"}
+        steps = select(CheckpointRow.step).join(walk, walk.c.id == CheckpointRow.id).order_by(CheckpointRow.id.desc())
+        return list(tx.session.scalars(steps, wanted))
 
     return control._ledger.read(read)
 
@@ -40,13 +44,18 @@ def test_no_more_of_it_is_read_than_has_the_usable_ones_that_are_wanted(control:
 def test_corrupt_ones_are_passed_over(control: LedgerControl) -> None:
     committed(control, 4, 3)
 
-    def read(tx: Tx) -> list[int]:
+    def read(tx: Tx) -> tuple[list[int], set[int], set[int]]:
         job = tx.job("job-a")
-        return [row.step for row in lineage.newest_usable(tx, job, job.head_id, 2)]
+        found = lineage.newest_usable(tx, job, job.head_id, 2)
+        ids = lineage.newest_usable_ids(tx, job, job.head_id, 2)
+        return [row.step for row in found], {row.id for row in found}, ids
 
-    assert control._ledger.read(read) == [5, 2]
+    steps, ids, same_ids = control._ledger.read(read)
+    assert steps == [5, 2]
+    assert ids == same_ids
 
 
 def test_a_job_without_a_commit_has_no_chain(control: LedgerControl) -> None:
     control.submit("job-a", a_spec(), FACTS)
     assert steps_read(control, None) == []
+    assert control._ledger.read(lambda tx: lineage.newest_usable_ids(tx, tx.job("job-a"), None, 2)) == set()
