@@ -246,8 +246,7 @@ class PastJob:
     num_resizes: int
     leases: tuple[PastLease, ...]
     placed_speeds: tuple[PlacedSpeed, ...] = ()
-    declared: bool = True  # its user says how much work it is
-    most_samples: int | None = None  # that it may take, if not
+    most_samples: int | None = None  # that it may take; None: its user says how much work it is
     scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
 
 

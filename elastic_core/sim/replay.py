@@ -162,7 +162,7 @@ def _job(job: PastJob, start: float) -> SimJob:
         queue=job.queue,
         priority=job.priority,
         deadline=None if job.deadline is None else job.deadline - start,
-        declared=job.declared,
+        declared=job.most_samples is None,
         most_samples=job.most_samples,
         reported_noise=None if job.scale_invariant else job.noise_scale or 0.0,
     )

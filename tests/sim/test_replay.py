@@ -150,11 +150,11 @@ def test_work_that_is_progress_is_done_as_fast_as_the_gain_of_its_batch() -> Non
 
 
 def test_nobody_is_told_the_work_of_a_job_that_declared_none() -> None:
-    assert {view.total_samples for view in told(past("a", declared=False))} == {None}
+    assert {view.total_samples for view in told(past("a", most_samples=90_000))} == {None}
 
 
 def test_nor_how_early_it_ended_but_the_most_that_it_might_have_taken_and_what_was_forecast_of_that() -> None:
-    seen = told(past("a", declared=False, most_samples=90_000))
+    seen = told(past("a", most_samples=90_000))
     assert {view.most_samples for view in seen} == {90_000}
     medians = [view.work_forecast.totals[3] for view in seen if view.work_forecast]
     assert medians == pytest.approx([45_000] * len(seen))

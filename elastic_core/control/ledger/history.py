@@ -52,7 +52,6 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 num_resizes=own.num_resizes,
                 leases=tuple(leases.get(job.id, ())),
                 placed_speeds=placed.get(job.id, ()),
-                declared=spec.work.end_is_known,
                 most_samples=None if spec.work.end_is_known else job.total_samples,
                 scale_invariant=spec.work.scale_invariant,
             )

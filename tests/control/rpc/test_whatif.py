@@ -72,9 +72,9 @@ def test_the_history_knows_who_declared_work_and_in_which_unit(control: LedgerCo
     }
     for job_id, work in works.items():
         control.submit(job_id, a_spec(work=work), FACTS)
-    found = {job.job_id: (job.declared, job.most_samples, job.scale_invariant) for job in control.history(10)}
+    found = {job.job_id: (job.most_samples, job.scale_invariant) for job in control.history(10)}
     assert found == {
-        "samples": (True, None, False), "undeclared": (False, 10_000, False), "progress": (True, None, True),
+        "samples": (None, False), "undeclared": (10_000, False), "progress": (None, True),
     }  # fmt: skip
 
 
