@@ -274,7 +274,8 @@ def _job_status(
     left = _left_to_read(spec, last, held, work_left, most_left)
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
-    seconds_at_best = _seconds_at_best(work_left, most_left, done, forecast, known) if seconds_left is None else None
+    aims = _aims(job)
+    asked_at_best = aims and seconds_left is None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
     pause = pause_of(job) if active else None
     placed = from_json(Target, target.target).placed if target is not None and spec.places_layers else None
@@ -304,8 +305,8 @@ def _job_status(
         price_per_hour=rate,
         expected_cost=paid + rate * seconds_left / 3600 if rate and seconds_left is not None else None,
         samples_per_second=speed,
-        seconds_at_best=seconds_at_best if _aims(job) else None,
-        cost_at_least=_cost_at_least(paid, work_left, most_left, known) if _aims(job) else None,
+        seconds_at_best=_seconds_at_best(work_left, most_left, done, forecast, known) if asked_at_best else None,
+        cost_at_least=_cost_at_least(paid, work_left, most_left, known) if aims else None,
         placed=placed,
         last_restore=restore,
         exchange=exchange,
