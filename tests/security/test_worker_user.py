@@ -16,7 +16,7 @@ import pytest
 from elastic_core.errors import UserError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import allowed
-from elastic_core.host.messages import AgentProcess, WorkerProcesses
+from elastic_core.host.messages import AgentProcess, WorkerProcesses, WorkersByRank
 from elastic_core.host.process import FORKED_FROM, ProcessId, kill_marked, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.worker_user.identity import WorkerUser
@@ -119,11 +119,12 @@ def test_the_user_reads_of_the_home_what_its_group_is_told_and_no_more(home: Pat
     launcher = scripted(home, "sleep")
     launcher.start(order())
     wait_until_ready(launcher)
+    wait_for(lambda: RunDir.of(home, 7).read(WorkersByRank))
     folder, folders = RunDir.of(home, 7).path, " ".join(str(path) for path in (home, *home.rglob("*")) if path.is_dir())
     readable = set(run_as(user, f"find {folders} -type f -readable 2>/dev/null").split())
     names = {path.relative_to(folder).as_posix() for path in map(Path, readable)}
     assert names == {
-        "agent.json", "order.json", "ready0", "ready1", "settings.json", "spawn.json", "workers.json"
+        "agent.json", "order.json", "ranks.json", "ready0", "ready1", "settings.json", "spawn.json", "workers.json"
     }  # fmt: skip
     writable = set(run_as(user, f"find {folders} -writable 2>/dev/null").split())
     assert writable == {
