@@ -17,6 +17,8 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
+from elastic_core.launch.worker_logs.kept import KeptLogs
+from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeSupervisor, a_context
@@ -251,6 +253,22 @@ def test_a_job_that_airflow_takes_no_run_of_keeps_nobody_else_from_being_taken_c
     assert reconcile() == []
 
 
+def test_an_api_that_is_away_is_not_waited_for_once_for_each_job(
+    recorded: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def away(_: HttpControl, *what: str) -> None:
+        asked.append(what)
+        raise InfrastructureError("the control API does not answer")
+
+    for call in ("job", "policy"):
+        monkeypatch.setattr(HttpControl, call, away)
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        reconcile()
+    assert len(asked) == 2, "about the first of two jobs, and whether it is there at all"
+
+
 def test_it_does_not_depend_on_the_predictors(
     job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,3 +373,19 @@ def test_airflows_logs_are_looked_through_once_an_hour_and_again_after_the_clock
         return old.exists()
 
     assert [stays(seconds) for seconds in (60.0, 3601.0, -86_400.0)] == [True, False, False]
+
+
+def test_the_ends_of_logs_in_the_store_go_once_they_are_old_and_are_looked_through_once_an_hour(
+    job: str, airflow: FakeSupervisor, tmp_path: Path
+) -> None:
+    printed, kept = tmp_path / "rank0.log", KeptLogs.of(Settings())
+    printed.write_text("a line\n")
+
+    def stays() -> bool:
+        kept.keep(7, {0: printed})
+        (path,) = (tmp_path / "store").rglob("rank0.log")
+        os.utime(path, (0, 0))
+        reconcile()
+        return kept.keeps(7, 0)
+
+    assert [stays(), stays()] == [False, True]
