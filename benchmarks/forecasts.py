@@ -8,11 +8,11 @@ before.
 Classes: all runs that can be labelled by `predict.predictability.hindsight`. Work: the runs that ended by a target loss
 or by patience, or at the limit before they got there; asked at submission and at 25, 50 and 75 % of what the run turned
 out to be. Judged is what users are shown: the 10, 50 and 90 % quantiles that the default policy decides by, made of
-forecast, class and history by its own function (`benchmarks.corpus.shown_work`). Beside it stand those of the raw
-forecast, and the narrowest interval that holds 80 % of it (`shortest_interval`), which nobody is shown. Rivals know the
-limit too: Optimus's curve (the limit where there is no target), and "as long again", which is exact at half way
-whatever the job, since half way is where a run is as long again; so a stage drawn evenly between 10 and 90 % of the run
-is shown too.
+forecast and history by its own function (`benchmarks.corpus.shown_work`), where the forecast counts as much as the
+other runs taught that it does for the job's class. Beside it stand those of the raw forecast, and the narrowest
+interval that holds 80 % of it (`shortest_interval`), which nobody is shown. Rivals know the limit too: Optimus's curve
+(the limit where there is no target), and "as long again", which is exact at half way whatever the job, since half way
+is where a run is as long again; so a stage drawn evenly between 10 and 90 % of the run is shown too.
 
 Bars, each by both ways of holding out: area under the ROC curve at 25 % at least 0.90; 80 % intervals hold 70 to 90 %
 over at least 200 runs; median relative error of the total at half way at most 10 %, and of those runs alone that ended
@@ -36,8 +36,10 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.common.report import Report
 from benchmarks.corpus.history import corpus_runs
 from benchmarks.corpus.intervals import quantile, shortest_interval
-from benchmarks.corpus.shown_work import history_of, shown_totals
-from elastic_core.control.scheduling.predicting import refit
+from benchmarks.corpus.shown_work import shown_totals
+from elastic_core.control.scheduling.predicting import lessons, refit
+from elastic_core.control.scheduling.predicting.expected_work import history_of
+from elastic_core.control.scheduling.predicting.lessons import classes_of
 from elastic_core.control.scheduling.predicting.submissions import submission_of
 from elastic_core.policy.base.remaining_distribution import History
 from elastic_core.predict.forecasts.forecast_files import Forecasters
@@ -103,21 +105,22 @@ def splits(
 
 
 def judge(
-    runs: Sequence[FinishedRun], lessons: Mapping[str, refit.Lesson], how: str, only: int | None,
+    runs: Sequence[FinishedRun], taught: Mapping[str, lessons.Lesson], how: str, only: int | None,
     only_classes: bool = False,
 ) -> Held:  # fmt: skip
-    """`lessons`: of the runs that can be labelled, by job; what each teaches depends on itself alone."""
+    """`taught`: of the runs that can be labelled, by job; what each teaches depends on itself alone."""
     held = Held()
     for number, (train, test) in enumerate(splits(runs, how)):
         if only is not None and number >= only:
             break
         started = time.process_time()
-        classifier = refit.fit_lessons([lessons[run.job_id] for run in train if run.job_id in lessons])
+        by_others = {run.job_id: taught[run.job_id] for run in train if run.job_id in taught}
+        classifier = lessons.fit_classifier(list(by_others.values()))
         classes(held, classifier, test)
         if only_classes:
             held.kinds.append(classifier.kind)
             continue
-        forecasters, said = refit.fit_forecasters(train)
+        forecasters, said = refit.fit_forecasters(train, by_others)
         held.fit_seconds.append(time.process_time() - started)
         held.kinds.append(f"{classifier.kind}; {said}")
         print(f"{how}, fold {number + 1}: {held.kinds[-1]}", flush=True)
@@ -128,21 +131,13 @@ def judge(
 
 
 def classes(held: Held, classifier: Classifier, test: Sequence[FinishedRun]) -> None:
-    labelled = [(run, label) for run in test if (label := refit.label_of(run)) is not None]
+    labelled = [(run, label) for run in test if (label := lessons.label_of(run)) is not None]
     for share in CLASS_SHARES:
         progress = [Progress.until(share * run.work_done, run.losses, run.metrics) for run, _ in labelled]
-        said = probabilities(classifier, [run for run, _ in labelled], progress)
+        said = classes_of(classifier, [run for run, _ in labelled], progress)
         held.scores.setdefault(share, []).extend(
             (label, probability) for (_, label), probability in zip(labelled, said, strict=True)
         )
-
-
-def probabilities(classifier: Classifier, runs: Sequence[FinishedRun], progress: Sequence[Progress]) -> list[float]:
-    """That each is predictable, as a decision asks it at this progress."""
-    submissions = [submission_of(run.description, resubmitted=run.resubmitted) for run in runs]
-    described = classifier.describe([run.description for run in runs], progress)
-    said = classifier.probability(submissions, [averaged_losses(so_far) for so_far in progress], described)
-    return [float(probability) for probability in said]
 
 
 def work(
@@ -157,8 +152,9 @@ def work(
             Progress.until(part * run.work_done, run.losses, run.metrics) for part, run in zip(at, test, strict=True)
         ]
         said, prior = forecasters.work.forecasts(jobs, progress), unlearned_forecasts(jobs, progress)
-        done, judged = [so_far.done for so_far in progress], probabilities(classifier, test, progress)
-        shown = shown_totals(test, done, said, judged, history)
+        done, judged = [so_far.done for so_far in progress], classes_of(classifier, test, progress)
+        weighed = [forecasters.weights.told_with(one, its_class) for one, its_class in zip(said, judged, strict=True)]
+        shown = shown_totals(test, done, weighed, judged, history)
         for run, so_far, forecast, unlearned, (low, median, high) in zip(
             test, progress, said, prior, shown, strict=True
         ):
@@ -297,9 +293,9 @@ def _stage(share: float) -> str:
     return {0.0: "at submission", 0.5: "half way", DRAWN: "at any time"}.get(share, f"at {share:.0%}")
 
 
-def decision_cost(report: Report, runs: Sequence[FinishedRun]) -> None:
+def decision_cost(report: Report, runs: Sequence[FinishedRun], taught: Mapping[str, lessons.Lesson]) -> None:
     """What a decision about 40 jobs asks once in `CLASS_SECONDS`: milliseconds of CPU."""
-    classifier, (forecasters, _) = refit.fit_classifier(runs), refit.fit_forecasters(runs)
+    classifier, (forecasters, _) = lessons.fit_classifier(list(taught.values())), refit.fit_forecasters(runs, {})
     assert forecasters.work is not None
     assert forecasters.steps is not None
     asked = [run for run in runs if not run.description.end_is_known][:40]
@@ -333,19 +329,19 @@ def main() -> int:
     runs = list(corpus_runs())
     if args.quick:
         runs = runs[:QUICK_RUNS]
-        refit.KINDS, refit.FORECAST_KINDS = QUICK_KINDS
-    labels = [label for run in runs if (label := refit.label_of(run)) is not None]
+        lessons.KINDS, refit.FORECAST_KINDS = QUICK_KINDS
+    labels = [label for run in runs if (label := lessons.label_of(run)) is not None]
     smaller = min(np.mean(labels), 1.0 - np.mean(labels))
     report.figure("labels", labels)
     report.bar("labels: share of the smaller class", want=">= 20 %", got=f"{smaller:.1%} of {len(labels)}",
                ok=smaller >= 0.20)  # fmt: skip
-    lessons = {run.job_id: lesson for run in runs if (lesson := refit.lesson_of(run)) is not None}
+    taught = lessons.lessons_of(runs)
     for how in ("submission", "family") if args.how is None else (args.how,):
         if args.quick and how == "family":
             continue
-        show(report, how, judge(runs, lessons, how, 1 if args.quick else None, args.classes), args.quick)
+        show(report, how, judge(runs, taught, how, 1 if args.quick else None, args.classes), args.quick)
     if not args.classes:
-        decision_cost(report, runs)
+        decision_cost(report, runs, taught)
     return report.finish()
 
 

@@ -138,8 +138,9 @@ def run(draw: Draw, *, predictors: bool) -> Outcome:
         told: dict[str, float] = {}
         for shown, plan in cluster.decisions():
             for job_id, target in plan.targets.items():
-                if job_id in new and job_id not in told and target.finish_seconds is not None:
-                    told[job_id] = target.finish_seconds[1] / max(cluster.ended[job_id] - shown.now, 1.0)
+                on_slots = target.finish_seconds if target.num_slots else None
+                if job_id in new and job_id not in told and on_slots is not None:
+                    told[job_id] = on_slots[1] / max(cluster.ended[job_id] - shown.now, 1.0)
         plane.close()
         return Outcome(mean(cluster.ended[name] - at for name in names), list(told.values()))
 

@@ -34,18 +34,19 @@ def graded(platform: Platform, jobs: Sequence[Mapping[str, Any]]) -> list[Foreca
 
 
 def of_job(job: Mapping[str, Any], stored: Sequence[protocol.Forecast]) -> list[Forecast]:
-    """The first in each of `PARTS`, of those that name a finish time."""
+    """The first in each of `PARTS`, of those that name a finish time on slots that the job has."""
     first: dict[float, Forecast] = {}
     whole = job["finished_at"] - job["submitted_at"]
     for forecast in stored:
-        if forecast.finish_at is None or forecast.policy != Horizon.name:
+        on_slots = forecast.seconds_on_slots
+        if on_slots is None or forecast.policy != Horizon.name:
             continue
         share = min(max((forecast.at - job["submitted_at"]) / whole, 0.0), 1.0)
         part = max(part for part in PARTS if part <= share)
         made = {
             "job": job["name"],
             "part": part,
-            "said_seconds": forecast.finish_at[1] - forecast.at,
+            "said_seconds": on_slots,
             "true_seconds": job["finished_at"] - forecast.at,
             **_work(forecast),
             "true_work": float(job["samples"]),

@@ -46,7 +46,7 @@ def main() -> int:
     kept = KeptRuns(args.runs)
     runs: dict[Cell, list[Outcome]] = defaultdict(list)
     for subject, rule, variant, seed in trainings(subjects, args.seeds, args.base_seeds, wide=not args.quick):
-        spec = spec_of(subject, rule, variant, seed)
+        spec = spec_of(subject, rule, seed)
         outcome = kept.find(spec, variant, args.workers)
         if outcome is None:
             with tempfile.TemporaryDirectory() as folder:

@@ -78,10 +78,8 @@ class Outcome:
         return max(segment.batch for segment in self.segments)
 
 
-def spec_of(subject: Subject, rule: Rule, variant: Variant, seed: int, **batch: Any) -> JobSpec:
+def spec_of(subject: Subject, rule: Rule, seed: int, **batch: Any) -> JobSpec:
     """The job as a user would submit it; what `batch` does not say is the product's default."""
-    # At least two micro-batches a step, so that one worker measures the noise as well: progress does without.
-    measuring = variant == Variant.GROWN and rule.measure == "samples"
     return JobSpec.model_validate(
         {
             "name": subject.name,
@@ -90,8 +88,7 @@ def spec_of(subject: Subject, rule: Rule, variant: Variant, seed: int, **batch: 
             "work": {"epochs": subject.epochs, "measure": rule.measure},
             "batch": {
                 "min": subject.base, "max": RANGE * subject.base, "base": subject.base,
-                "learning_rate_rule": rule.learning_rate,
-                "max_per_slot": subject.base // 2 if measuring else None, **batch,
+                "learning_rate_rule": rule.learning_rate, **batch,
             },
             "slots": {"min": 1, "max": 2},
             "checkpoints": {"interval_seconds": None},

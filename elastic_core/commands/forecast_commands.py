@@ -13,7 +13,7 @@ import typer
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, Words, print_json, print_table
 from elastic_core.domain import to_json
-from elastic_core.protocol.forecasts import DECLARED, Forecast, Grade, Quantity, StageSummary
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Grade, Quantity, StageSummary
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.text import plural, span
@@ -41,7 +41,7 @@ def forecasts(
 
 
 def _row(stage: StageSummary) -> tuple[str, ...]:
-    name = {Quantity.WORK: "work left", Quantity.FINISH: "time to the end"}[stage.quantity]
+    name = stage.quantity.words
     error = f"{stage.median_error:.0%}" if stage.median_error is not None else "-"
     if stage.coverage is None or stage.coverage_low is None or stage.coverage_high is None:
         return name, _when(stage.stage), "0", error, "-", "-"
@@ -57,11 +57,13 @@ def lines_of(job: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     """(name, what) of what is expected of a job that is active, or how that turned out."""
     if job.forecast is not None:
         yield "work left", _work(job.forecast, job.done_samples)
-        if job.forecast.finish_at is not None and job.forecast.assumes is not None:
-            low, median, high = (span(at - now) for at in job.forecast.finish_at)
-            yield "done in", f"{median} ({low} to {high}), {job.forecast.assumes.words}"
+        finish_at, assumes = job.forecast.finish_at, job.forecast.assumes
+        waits = assumes is Assumption.WAITS_ITS_TURN
+        if finish_at is not None and assumes is not None and waits == (job.in_queue is not None):
+            low, median, high = (span(max(at - now, 0.0)) for at in finish_at)
+            yield "done in", f"{median} ({low} to {high}), {assumes.words}"
     for grade in job.hindsight:
-        if grade.quantity is Quantity.FINISH or grade.source != DECLARED:
+        if grade.quantity is not Quantity.WORK or grade.source != DECLARED:
             yield "forecast", _hindsight(grade)
 
 
@@ -73,7 +75,6 @@ def _work(forecast: Forecast, done: float) -> str:
 
 
 def _hindsight(grade: Grade) -> str:
-    name = {Quantity.WORK: "work left", Quantity.FINISH: "time to the end"}[grade.quantity]
     error = "" if grade.error is None else f"{abs(grade.error):.0%} too {'high' if grade.error > 0 else 'low'}, "
     held = {True: "in its interval", False: "not in its interval", None: "not known"}[grade.held]
-    return f"{name} {_when(grade.stage)}: {error}{held}"
+    return f"{grade.quantity.words} {_when(grade.stage)}: {error}{held}"

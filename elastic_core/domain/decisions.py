@@ -204,7 +204,8 @@ class Target:
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
     stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
     placed: Annotated[PlacedFigures | None, Field(exclude_if=lambda placed: placed is None)] = None  # of its stages
-    finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
+    # From the decision until the job is done on these slots, by the policy; without any: once it had its turn.
+    finish_seconds: Quantiles | None = None
     # Of a job whose end is not known: what the policy decided by. None where it weighs none.
     work_left: Annotated[WorkLeft | None, Field(exclude_if=lambda left: left is None)] = None
     # Of a job that held slots and is to have none: to whom they go by a rule of the policy, where one says so.

@@ -139,6 +139,8 @@ class WorkForecast:
     probabilities: tuple[float, ...]  # ascending, inside (0, 1)
     totals: tuple[float, ...]  # the quantile at each, ascending
     source: str  # what it was made from: "loss curve", "submission", "history" or "prior"
+    # How much it counts beside what finished jobs took, for a job of this class, where that was learnt.
+    weight: Annotated[float | None, Field(ge=0.0, le=1.0, exclude_if=lambda weight: weight is None)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

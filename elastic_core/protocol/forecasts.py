@@ -19,17 +19,38 @@ class Assumption(StrEnum):
     """What a finish time takes for granted. The values are stored."""
 
     KEEPS_SLOTS = "keeps slots"
+    WAITS_ITS_TURN = "waits its turn"
 
     @property
     def words(self) -> str:
-        return "if it gets these slots now and keeps them, and nobody else arrives"
+        return _WORDS[self]
+
+
+_WORDS = {
+    Assumption.KEEPS_SLOTS: "if it gets these slots now and keeps them, and nobody else arrives",
+    Assumption.WAITS_ITS_TURN: (
+        "if it starts on its fewest slots once those before it in the queue are done, and nobody else arrives"
+    ),
+}
 
 
 class Quantity(StrEnum):
     """What is forecast. The values are stored."""
 
     WORK = "work"  # the work left, in the unit of the job's work
-    FINISH = "finish"  # the time until the end, seconds
+    FINISH = "finish"  # the time until the end, seconds, of a job that has slots
+    FINISH_FROM_QUEUE = "finish from queue"  # the same of one that waits for slots
+
+    @property
+    def words(self) -> str:
+        return _NAMES[self]
+
+
+_NAMES = {
+    Quantity.WORK: "work left",
+    Quantity.FINISH: "time to the end",
+    Quantity.FINISH_FROM_QUEUE: "time to the end, from the queue",
+}
 
 
 def median_left(interval: Quantiles, at: float) -> float:
@@ -57,12 +78,18 @@ class Forecast:
     done: float
     work_left: Quantiles
     work_source: str  # `DECLARED`, `WorkLeft.source`, or `WorkForecast.source`
-    finish_at: Quantiles | None  # Unix seconds; None where it was to hold no slots, or its speed was not known yet
+    finish_at: Quantiles | None  # Unix seconds; None where its speed was not known yet, or when it starts
     assumes: Assumption | None  # of the finish time
     finish_source: str  # whose finish time it is: the policy's name, or "throughput model"; "" for none
     policy: str
     decision_id: int
     work_decided: bool = False  # whether it was decided by `work_left`; else that is declared, or the raw forecast
+
+    @property
+    def seconds_on_slots(self) -> float | None:
+        """Median time until the end on the slots that it was to have; None of a job that waits."""
+        on_slots = self.finish_at is not None and self.assumes is Assumption.KEEPS_SLOTS
+        return self.finish_at[1] - self.at if on_slots and self.finish_at is not None else None
 
     @property
     def work_basis(self) -> str:

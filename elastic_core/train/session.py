@@ -338,11 +338,11 @@ class Session:
     def _micro_batches(self, ready: Prepared) -> Iterator[Any]:
         """The batches of one step on this rank."""
         progress, places = self._progress, self._places
-        batch = progress.order.allocation.global_batch
+        batch = min(progress.order.allocation.global_batch, ready.plan.total_samples - progress.samples)
         self._current = current = Current(
             plan_step(
                 ready.plan, progress.samples, batch, places.data, places.layout.data,
-                alike=places.sharded, fixed_parts=ready.stepper.begin_step(progress.step),
+                alike=places.sharded, fixed_parts=ready.stepper.begin_step(progress.step, batch),
             ),
             time.perf_counter(),
         )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.corpus.history import corpus_runs
-from benchmarks.corpus.shown_work import history_of, shown_totals
+from benchmarks.corpus.shown_work import shown_totals
 from benchmarks.forecasts import auc_with_interval, binomial, splits
+from elastic_core.control.scheduling.predicting.expected_work import history_of
 from elastic_core.domain import Quantiles, WorkForecast
 
 
@@ -54,14 +55,15 @@ def test_intervals_of_figures_hold_the_figure() -> None:
 
 
 def test_what_is_judged_is_what_the_default_policy_decides_by() -> None:
-    """Of a run that nobody can predict what others of its task took, else its forecast as far as that is believed."""
+    """Of a run that nobody can predict what others of its task took, else its forecast as far as that is believed;
+    where it was learnt how much forecasts are worth, that much of it."""
     learnt_from = [run for run in corpus_runs() if run.completed and not run.description.end_is_known]
     run, history = learnt_from[0], history_of(learnt_from)
     most = float(run.description.most_samples)
 
-    def shown(predictable: float | None, median: float) -> Quantiles:
+    def shown(predictable: float | None, median: float, weight: float | None = None) -> Quantiles:
         totals = (0.98 * median, median, 1.02 * median)
-        told = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=totals, source="loss curve")
+        told = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=totals, source="loss curve", weight=weight)
         (found,) = shown_totals([run], [0.0], [told], [predictable], history)
         return found
 
@@ -70,3 +72,5 @@ def test_what_is_judged_is_what_the_default_policy_decides_by() -> None:
     assert low < 0.29 * most < median < 0.4 * most < high <= most
     assert shown(None, 0.3 * most)[2] < high, "unclassified, it is believed by 0.85"
     assert shown(0.2, 0.3 * most) == shown(0.2, 0.7 * most)
+    assert shown(0.2, 0.3 * most, weight=0.99) == shown(0.99, 0.3 * most)
+    assert shown(0.99, 0.3 * most, weight=0.0) == shown(0.2, 0.3 * most)

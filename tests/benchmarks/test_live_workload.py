@@ -13,7 +13,7 @@ from benchmarks.live.live_run import mean_completion, problems
 from benchmarks.live.live_workload import SHORTER, SIZE, LiveWorkload, full, quick, simulated, unknown_ends
 from elastic_core.domain import WorkForecast
 from elastic_core.policy import registry
-from elastic_core.protocol.forecasts import DECLARED, Forecast
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.workloads.generated_jobs import KINDS, generated
 
@@ -165,7 +165,7 @@ def a_stored_forecast(at: float, **more: Any) -> Forecast:
     """Of a job that is told to need another 40 s and 200 samples, give or take a half."""
     told = {
         "at": at, "lineage": 0, "done": 10.0 * at, "work_left": (100.0, 200.0, 300.0), "work_source": "loss curve",
-        "finish_at": (at + 20.0, at + 40.0, at + 60.0), "assumes": None, "finish_source": "horizon",
+        "finish_at": (at + 20.0, at + 40.0, at + 60.0), "assumes": Assumption.KEEPS_SLOTS, "finish_source": "horizon",
         "policy": "horizon", "decision_id": 1, "work_decided": True, **more,
     }  # fmt: skip
     return Forecast(**told)
@@ -174,7 +174,8 @@ def a_stored_forecast(at: float, **more: Any) -> Forecast:
 def test_what_is_graded_is_what_was_stored_with_decisions_and_shown() -> None:
     job = {"name": "a", "submitted_at": 100.0, "finished_at": 200.0, "samples": 1_500}
     stored = [
-        a_stored_forecast(100.0, finish_at=None),
+        a_stored_forecast(100.0, finish_at=None, assumes=None),
+        a_stored_forecast(105.0, assumes=Assumption.WAITS_ITS_TURN),
         a_stored_forecast(110.0),
         a_stored_forecast(120.0),
         a_stored_forecast(160.0, work_source=DECLARED),

@@ -72,7 +72,7 @@ def test_two_seeds_have_no_spread() -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_grown_run_takes_only_batches_that_the_product_allows_it_by_its_own_reports(tmp_path: Path, rule) -> None:
-    spec = spec_of(MEASURED, rule, Variant.GROWN, seed=1)
+    spec = spec_of(MEASURED, rule, seed=1, max_per_slot=MEASURED.base // 2)  # of few steps many measure
     run = train(spec, Variant.GROWN, tmp_path)
     assert run.segments[0].batch == MEASURED.base
     assert all(MEASURED.base <= one.batch <= one.largest for one in run.segments)
@@ -87,8 +87,8 @@ def test_a_grown_run_takes_only_batches_that_the_product_allows_it_by_its_own_re
 
 
 def test_a_run_over_the_whole_range_leaves_what_is_allowed_and_one_at_the_base_never_does(tmp_path: Path) -> None:
-    base = train(spec_of(SMALL, RULES[0], Variant.BASE, seed=1), Variant.BASE, tmp_path / "base")
-    wide = train(spec_of(SMALL, RULES[0], Variant.WIDE, seed=1), Variant.WIDE, tmp_path / "wide")
+    base = train(spec_of(SMALL, RULES[0], seed=1), Variant.BASE, tmp_path / "base")
+    wide = train(spec_of(SMALL, RULES[0], seed=1), Variant.WIDE, tmp_path / "wide")
     assert [one.batch for one in base.segments] == [SMALL.base]
     assert wide.largest_batch > 4 * SMALL.base
     assert base.samples == wide.samples
@@ -97,15 +97,15 @@ def test_a_run_over_the_whole_range_leaves_what_is_allowed_and_one_at_the_base_n
 
 @pytest.mark.nightly
 def test_workers_come_and_go(tmp_path: Path) -> None:
-    run = train(spec_of(SMALL, RULES[2], Variant.GROWN, seed=2), Variant.GROWN, tmp_path, workers=2)
+    run = train(spec_of(SMALL, RULES[2], seed=2), Variant.GROWN, tmp_path, workers=2)
     assert {one.slots for one in run.segments} == {1, 2}
 
 
 def test_a_run_is_kept_by_its_whole_spec(tmp_path: Path) -> None:
-    spec, path = spec_of(SUBJECTS[0], RULES[0], Variant.GROWN, seed=0), tmp_path / "runs.jsonl"
+    spec, path = spec_of(SUBJECTS[0], RULES[0], seed=0), tmp_path / "runs.jsonl"
     KeptRuns(path).add(spec, Variant.GROWN, 1, outcome(0.95, 64, 128))
     again = KeptRuns(path)
     assert again.find(spec, Variant.GROWN, 1) == outcome(0.95, 64, 128)
     assert again.find(spec, Variant.WIDE, 1) is None
-    other = spec_of(SUBJECTS[0], RULES[0], Variant.GROWN, seed=0, min_efficiency=0.9)
+    other = spec_of(SUBJECTS[0], RULES[0], seed=0, min_efficiency=0.9)
     assert again.find(other, Variant.GROWN, 1) is None

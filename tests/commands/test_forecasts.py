@@ -77,7 +77,7 @@ def elastic(*arguments: str) -> str:
 @pytest.mark.usefixtures("api")
 def test_the_report_is_a_line_a_quantity_and_stage_and_says_how_sure_it_is() -> None:
     told = elastic("forecasts")
-    (line,) = [line for line in told.splitlines() if line.startswith("time to the end") and "submission" in line]
+    (line,) = [line for line in told.splitlines() if line.startswith("time to the end ") and "submission" in line]
     assert line.rstrip().endswith("0% to 66%"), "Wilson's interval of none of two"
     assert "50%" in line
     assert "2 jobs that ended, of which 2 declared their work" in told

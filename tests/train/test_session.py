@@ -103,9 +103,9 @@ def test_observations_tell_what_the_models_of_throughput_and_noise_need(new_job)
     assert one.learning_rate == pytest.approx(1e-3 * 6**0.5)
     assert one.memory_bytes > 10**7
     assert any(one.grad_var is not None for one in observed)  # from the micro-batches, every few steps
-    whole = new_job("b", rows=96, total=96 * 20, params={"sleep": 0.01})
-    assert run_here(whole) == 0
-    assert all(observation.grad_var is None for observation in whole.ledger.observations())
+    stays = new_job("b", rows=96, total=96 * 20, params={"sleep": 0.01}, spec={"batch": {"min": 16, "max": 16}})
+    assert run_here(stays) == 0
+    assert all(observation.grad_var is None for observation in stays.ledger.observations())
 
 
 def test_noise_and_waiting_are_measured_between_ranks(new_job):
@@ -137,13 +137,13 @@ def test_readme_loop_trains_like_plain_torch(new_job):
     from elastic_core.state.order.sample_order import batch_indices
     from tests.train.tasks import data, network
 
-    job = new_job(rows=96, total=320, params={"dropout": 0.0})
+    job = new_job(rows=96, total=320, params={"dropout": 0.0}, spec={"batch": {"min": 32, "max": 32}})
     assert run_here(job, batch=32) == 0
     from elastic_core.train.checkpoint.training_state import seed_everything
 
     seed_everything(11)
     model = network(0.0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3 * 2**0.5)  # batch 32 at a base of 16, square root rule
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = data(96).tensors
     losses = []
     for step in range(10):

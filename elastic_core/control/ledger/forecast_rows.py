@@ -1,9 +1,9 @@
 """Forecasts in the ledger: what was expected of each job, a bounded number of them, and its grades once it is over.
 
 A job keeps at most `MOST`. When it has more, the one goes whose neighbours are nearest in work done, so that what is
-kept is spread evenly over the logarithm of the work, however long the job turns out to be; its first forecast, its
-first with a finish time and its last always stay. Which forecasts are worth storing at all is decided by
-`control.scheduling.expectations`.
+kept is spread evenly over the logarithm of the work, however long the job turns out to be; its first forecast, the
+first that assumes what it does of its finish time, and its last always stay. Which forecasts are worth storing at all
+is decided by `control.scheduling.expectations`.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def add(tx: Tx, forecasts: Mapping[str, Forecast]) -> None:
 
 def superfluous(forecasts: Sequence[Forecast], number: int) -> list[int]:
     """Places of so many forecasts that leave the smallest gaps in work done, those of equal gaps the latest first."""
-    first_finish = next((place for place, f in enumerate(forecasts) if f.finish_at is not None), 0)
+    firsts = {f.assumes: place for place, f in reversed(list(enumerate(forecasts)))}.values()
     left, gone = list(range(len(forecasts))), []
     for _ in range(number):
-        inner = [place for place in range(1, len(left) - 1) if left[place] != first_finish]
+        inner = [place for place in range(1, len(left) - 1) if left[place] not in firsts]
         if not inner:
             break
         done = [log1p(max(forecasts[at].done, 0.0)) for at in left]

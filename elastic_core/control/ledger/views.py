@@ -35,7 +35,7 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.forecasts import Forecast, median_left
+from elastic_core.protocol.forecasts import Assumption, Forecast, median_left
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, Pause, SegmentStatus
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
@@ -352,7 +352,7 @@ def _left_to_read(
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
     """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or passed ones."""
-    if forecast is not None and forecast.finish_at is not None:
+    if forecast is not None and forecast.finish_at is not None and forecast.assumes is Assumption.KEEPS_SLOTS:
         seconds = median_left(forecast.finish_at, now)
         if 0 < seconds < inf:
             return seconds
@@ -365,9 +365,8 @@ def _seconds_at_best(
     """That a job without a speed of now needs once it trains: as long as its last forecast gave to the same part of the
     work, if that named a time; else as its work, or the samples that it reads at `most`, take at the best speed that is
     known."""
-    if forecast is not None and forecast.finish_at is not None and forecast.work_left[1] > 0:
-        part = forecast.work_left_at(done)[1] / forecast.work_left[1]
-        return part * (forecast.finish_at[1] - forecast.at)
+    if forecast is not None and (seconds := forecast.seconds_on_slots) is not None and forecast.work_left[1] > 0:
+        return seconds * forecast.work_left_at(done)[1] / forecast.work_left[1]
     return known.seconds(work_left, most) if known is not None else None
 
 

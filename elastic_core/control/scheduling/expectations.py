@@ -1,13 +1,15 @@
 """What a decision expects of each job: its work left and its finish time, as they are stored with it.
 
 The work left is what the policy decided by, where it weighs any (`Target.work_left`), else `predict.work.work_left`'s
-of what is declared or forecast. The finish time is the policy's own (`Target.finish_seconds`, the figure of its reason
-in words); where a policy tells none, it is the work left at the speed that the job's fitted model gives the target, and
-nobody's before the job was measured. Both are of the plan: they assume that it comes into force now and stays.
+of what is declared or forecast. The finish time is the policy's own (`Target.finish_seconds`, of `horizon` that of a
+job that waits as well); where a policy tells none, it is the work left at the speed that the job's fitted model gives
+the target, and nobody's before the job was measured. Both are of the plan: they assume that it comes into force now and
+stays.
 
 Not every decision's is kept. Stored is the first of a job (and of a lineage), and then one that differs: it has a
-finish time or has none any more, its expected total or end moved by more than `CHANGED`, the job has done so much more,
-or `STALE_SECONDS` have passed. `control.ledger.forecast_rows` bounds their number.
+finish time or has none any more, or one that assumes something else, its expected total or end moved by more than
+`CHANGED`, the job has done so much more, or `STALE_SECONDS` have passed. `control.ledger.forecast_rows` bounds their
+number.
 """
 
 from __future__ import annotations
@@ -69,12 +71,16 @@ def expected(job: JobView, target: Target, now: float, *, lineage: int, policy: 
         work_left=left,
         work_source=source,
         finish_at=None if seconds is None else (now + seconds[0], now + seconds[1], now + seconds[2]),
-        assumes=None if seconds is None else Assumption.KEEPS_SLOTS,
+        assumes=None if seconds is None else _assumption(target),
         finish_source="" if seconds is None else finish_source,
         policy=policy,
         decision_id=decision_id,
         work_decided=target.work_left is not None,
     )
+
+
+def _assumption(target: Target) -> Assumption:
+    return Assumption.KEEPS_SLOTS if target.num_slots else Assumption.WAITS_ITS_TURN
 
 
 def _modelled(job: JobView, target: Target, left: Quantiles) -> Quantiles | None:
@@ -103,7 +109,9 @@ def is_worth_keeping(before: Forecast | None, now: Forecast) -> bool:
         return True
     if before.work_decided != now.work_decided:
         return True
-    if (before.finish_at is None) != (now.finish_at is None) or now.done > (1.0 + CHANGED) * before.done:
+    if before.assumes is not now.assumes or (before.finish_at is None) != (now.finish_at is None):
+        return True
+    if now.done > (1.0 + CHANGED) * before.done:
         return True
     if _moved(before.done + before.work_left[1], now.done + now.work_left[1], now.done + now.work_left[1]):
         return True

@@ -1,13 +1,15 @@
 """The distribution of the work that each job has left: one answer whatever it rests on.
 
 In this order: what is declared, where it is trusted (no doubt is left); a forecast of the whole work
-(`JobView.work_forecast`), as far as the job's class lets it be believed; what finished jobs of its task needed; what
-finished jobs of all tasks needed, compared in seconds, since works of different tasks have no unit in common; and with
-no history at all, that what has lasted will last (Lindy's law). A forecast that is itself that law, since too few jobs
-have finished to learn from, stands behind both histories. All of it is conditional on the work done already, and no
-more than what is declared, or than the job may take (`JobView.most_samples`). A job of the unpredictable class is taken
-by its attained service: neither what it declares nor what its loss curve says tells its end (AITurbo, HPDC 2021), only
-the hazard of job sizes does.
+(`JobView.work_forecast`), as far as it is believed; what finished jobs of its task needed; what finished jobs of all
+tasks needed, compared in seconds, since works of different tasks have no unit in common; and with no history at all,
+that what has lasted will last (Lindy's law). A forecast that is itself that law, since too few jobs have finished to
+learn from, stands behind both histories. All of it is conditional on the work done already, and no more than what is
+declared, or than the job may take (`JobView.most_samples`).
+
+A job of the unpredictable class is taken by its attained service: neither what it declares nor what its loss curve says
+tells its end (AITurbo, HPDC 2021), only the hazard of job sizes does. Where it was learnt on jobs that were held out
+how much a forecast counts for a job of its class (`WorkForecast.weight`), that is what counts, for either class.
 """
 
 from __future__ import annotations
@@ -138,14 +140,24 @@ def _most_left(job: JobView) -> float:
 
 def _undeclared(job: JobView, history: History, rate: float) -> tuple[Floats, str]:
     left, source = _by_history(job, history, rate)
-    if job.work_forecast is None or not declaration_is_trusted(job):
+    trust = _trust(job)
+    if job.work_forecast is None or trust == 0.0:
         return left, source
     if job.work_forecast.source == LINDY and source != LINDY:  # made where nothing was learnt: history says more
         return left, source
     alive, forecast = _forecast_left(job.work_forecast, float(job.done_samples))
-    trust = min(TRUST_UNCLASSIFIED if job.predictable is None else job.predictable, MOST_TRUST)
     trust = trust * alive / (trust * alive + 1.0 - trust)
     return _mixed(forecast, left, trust), job.work_forecast.source
+
+
+def _trust(job: JobView) -> float:
+    """In its forecast, beside what finished jobs took."""
+    learnt = None if job.work_forecast is None else job.work_forecast.weight
+    if learnt is not None:
+        return min(learnt, MOST_TRUST)
+    if not declaration_is_trusted(job):
+        return 0.0
+    return min(TRUST_UNCLASSIFIED if job.predictable is None else job.predictable, MOST_TRUST)
 
 
 def _by_history(job: JobView, history: History, rate: float) -> tuple[Floats, str]:
@@ -232,15 +244,24 @@ def _note(job: JobView, source: str, history: History) -> str:
     if source == DECLARED:
         return ""
     finished = _finished_jobs(job, source, history)
-    if not declaration_is_trusted(job):
+    if not declaration_is_trusted(job) and _trust(job) == 0.0:
         bound = ", what it declares is an upper bound" if isfinite(_most_left(job)) else ""
         unheard = "" if job.work_forecast is None else "its forecast is passed over, and "
         expected = f"{unheard}its work is expected from {finished}" if finished else "taken by what it has run"
         return f"its end cannot be predicted: {expected}{bound}"
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"
-    unused = "" if job.predictable is None else f" ({judged}, but nothing was learnt yet to forecast it by)"
+    no_forecast = _learnt(job) or ", but nothing was learnt yet to forecast it by"
+    unused = "" if job.predictable is None else f" ({judged}{no_forecast})"
     if finished:
         return f"its end is expected from {finished}{unused}"
     if source == LINDY:
         return f"nothing is known of its end: taken by what it has run{unused}"
-    return f"its end is forecast {_FORECASTS.get(source, f'from {source}')} ({judged})"
+    return f"its end is forecast {_FORECASTS.get(source, f'from {source}')} ({judged}{_learnt(job)})"
+
+
+def _learnt(job: JobView) -> str:
+    weight = None if job.work_forecast is None else job.work_forecast.weight
+    if weight is None:
+        return ""
+    alike = "of jobs whose end nobody knows" if job.predictable is None else "of its class"
+    return f"; forecasts {alike} proved to be worth {100 * weight:.0f} % beside finished jobs"

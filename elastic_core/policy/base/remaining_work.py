@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from elastic_core.domain import JobView
+from elastic_core.predict.forecasts.forecast_weights import CERTAIN
 from elastic_core.predict.speed.efficiency import work_per_sample
 from elastic_core.predict.speed.throughput import Floats
 
-CERTAIN = 0.5  # probability from which on a job counts as predictable
 TYPICAL_SPREAD = 1.0  # of the logarithm: jobs of a pool differ by a factor of e, give or take
 FIRST_SPREAD, FIRST_WEIGHT = 1.0, 4.0  # of declarations, before any jump was seen, and the jumps that it counts for
 CHANGED = 0.02  # relative change of a total that is another declaration, not a rounding

@@ -33,10 +33,11 @@ from elastic_core.policy.base.remaining_distribution import (
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.allocation_problem import Problem
 from elastic_core.policy.horizon.expected_exchange import with_expected_exchanges
+from elastic_core.policy.horizon.finish_times import finish_times
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.node_choice import with_nodes
-from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at, with_caps
+from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, with_caps
 from elastic_core.policy.horizon.placed_outlook import PlacedOptions, with_bundles, with_placed
 from elastic_core.policy.horizon.restarts import (
     ResizeTimes,
@@ -59,7 +60,6 @@ from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.exchange_memory import ExchangeMemory
 from elastic_core.policy.task_memory.measurements import Size, TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
-from elastic_core.predict.work.work_left import finish_seconds
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
 LOOK_AHEAD = 1200.0  # seconds over which an option's work a second is taken
@@ -87,7 +87,7 @@ class Horizon:
             resolution = share_out(
                 snapshot, partial(_context, snapshot, shared), shared.held, moves, turns, safety_margin
             )
-            finishes = _finishes(shared, resolution.chosen)
+            finishes = finish_times(shared, resolution.chosen, snapshot.queues)
             told = _told(shared, resolution, _context(snapshot, shared, shared.held))
             targets = with_nodes(snapshot, _targets(shared, resolution, finishes, told), shared, resolution.chosen)
             targets = with_expected_exchanges(targets, shared, resolution.chosen)
@@ -295,27 +295,6 @@ def _safety_margin(row: int, problem: Problem) -> Floats:
     return (1.0 + slower) * float(problem.left.upper_ratio[row]) - 1.0
 
 
-def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
-    """Seconds until each job that gets slots is done on them, its restart included."""
-    finishes = {}
-    rows = np.flatnonzero(chosen != NOTHING)
-    if not len(rows):
-        return {}
-    jobs, times = [problem.jobs[row] for row in rows], [problem.times[row] for row in rows]
-    slower = uncertainties_at(chosen[rows], jobs, times, problem.batches[rows, chosen[rows]], problem.options)
-    # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
-    seconds_of_mean, mean = problem.remaining_seconds[rows, chosen[rows]], problem.left.mean
-    for row, seconds, error in zip(rows.tolist(), seconds_of_mean.tolist(), slower.tolist(), strict=True):
-        if row in problem.placed.of:
-            error = float(problem.placed.errors(row, len(problem.options.counts))[chosen[row]])
-        apart = problem.served.error(row, int(chosen[row]), problem.jobs[row], problem.times[row])
-        error = error if apart is None else apart
-        work = problem.left.interval(row)
-        pause = 0.0 if chosen[row] == problem.held[row] else float(problem.resize_seconds[row, chosen[row]])
-        finishes[row] = finish_seconds(seconds * work[1] / float(mean[row]), work, error, pause)
-    return finishes
-
-
 def _told(problem: Problem, resolution: Resolution, context: ClaimContext) -> dict[int, list[str]]:
     """What reasons say beside the choice itself: of the work left, of steps, of money, of rules and of deadlines."""
     told = {}
@@ -358,7 +337,8 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
     if option == NOTHING:
         values, worth = problem.values[row], problem.worth[row]
         ruled = resolution.put_first
-        return Target.nothing(wording.why_nothing(job, options, seconds, values, worth, resolution.chosen, ruled))
+        reason = wording.why_nothing(job, options, seconds, values, worth, resolution.chosen, ruled)
+        return replace(Target.nothing(reason), finish_seconds=finish)
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
     choice = problem.placed.choice(row, option)

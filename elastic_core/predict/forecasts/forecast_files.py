@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import sklearn
 
 from elastic_core.errors import UserError
 from elastic_core.predict import model_files
+from elastic_core.predict.forecasts.forecast_weights import ForecastWeights
 from elastic_core.predict.forecasts.job_features import SUBMITTED_NAMES, Vocabulary
 from elastic_core.predict.forecasts.quantile_model import QuantileModel
 from elastic_core.predict.forecasts.run_features import PROGRESS_NAMES
@@ -39,6 +40,7 @@ class Forecasters:
 
     work: WorkModel | None = None
     steps: StepModel | None = None
+    weights: ForecastWeights = field(default_factory=ForecastWeights)  # of those of work
 
 
 def save(forecasters: Forecasters, path: Path) -> None:
@@ -51,6 +53,7 @@ def save(forecasters: Forecasters, path: Path) -> None:
             "submitted": work.submitted.content(),
             "running": work.running.content(),
         }
+        content["weights"] = forecasters.weights.content()
     if steps is not None:
         content["steps"] = {
             "vocabulary": vocabulary_content(steps.vocabulary),
@@ -73,7 +76,8 @@ def load(path: Path) -> Forecasters:
         )
     if list(content["columns"]) != _COLUMNS:
         raise UserError(f"{path} was learnt from other features than this version has; fit the forecasts anew")
-    return Forecasters(_work(content.get("work")), _steps(content.get("steps")))
+    weights = ForecastWeights.of_content(content.get("weights", {}))  # a file of before they were learnt has none
+    return Forecasters(_work(content.get("work")), _steps(content.get("steps")), weights)
 
 
 def _work(content: Mapping[str, Any] | None) -> WorkModel | None:

@@ -122,9 +122,14 @@ def _race(examples: Examples, kinds: Sequence[str], seed: int, folds: int) -> di
 
 def pinball(quantiles: Floats, truth: Floats, weights: Floats) -> float:
     """Weighted mean over rows and `PROBABILITIES`, in the unit of the truth."""
+    return float(np.average(pinball_of_each(quantiles, truth), weights=weights))
+
+
+def pinball_of_each(quantiles: Floats, truth: Floats) -> Floats:
+    """(rows,) of (rows, probabilities): the mean over `PROBABILITIES`."""
     off = truth[:, None] - quantiles
-    loss = np.maximum(np.asarray(PROBABILITIES) * off, (np.asarray(PROBABILITIES) - 1.0) * off).mean(axis=1)
-    return float(np.average(loss, weights=weights))
+    losses: Floats = np.maximum(np.asarray(PROBABILITIES) * off, (np.asarray(PROBABILITIES) - 1.0) * off).mean(axis=1)
+    return losses
 
 
 def calibrate(quantiles: Floats, truth: Floats, weights: Floats, seed: int = 0) -> tuple[float, ...]:

@@ -3,7 +3,8 @@
 A forecast of each quantity is graded at four stages of what the job turned out to be: at submission the first one, as
 long as nothing was done, and at 25, 50 and 75 % the last one before that much was done. One that was made at the stage
 before, or earlier, says nothing about this one, so that no forecast is graded twice. Work that was decided by comes
-before raw forecasts of the same stage: they stand in where the policy weighs no work, or was not asked. What is
+before raw forecasts of the same stage: they stand in where the policy weighs no work, or was not asked. Finish times
+of jobs that had slots and of jobs that waited assume different things, and are two quantities. What is
 compared is what was left at that moment: work with work, and time until the end with that time. A job that was stopped
 is censored: its work and its end are only known to exceed what came, so that an interval whose high end was passed is
 missed and nothing else is known; its stages are those of the work that it had done. Such jobs can therefore only count
@@ -18,9 +19,18 @@ from math import sqrt
 from statistics import median
 
 from elastic_core.domain import Quantiles
-from elastic_core.protocol.forecasts import DECLARED, Forecast, ForecastReport, Grade, Quantity, StageSummary
+from elastic_core.protocol.forecasts import (
+    DECLARED,
+    Assumption,
+    Forecast,
+    ForecastReport,
+    Grade,
+    Quantity,
+    StageSummary,
+)
 
 STAGES = (0.0, 0.25, 0.5, 0.75)
+_ASSUMES = {Quantity.FINISH: Assumption.KEEPS_SLOTS, Quantity.FINISH_FROM_QUEUE: Assumption.WAITS_ITS_TURN}
 _ROUNDING = 1e-6  # relative: intervals without width are met by what was declared
 _NORMAL_95 = 1.959964  # standard deviations
 
@@ -60,7 +70,7 @@ def _interval(forecast: Forecast, quantity: Quantity) -> Quantiles | None:
     """Of what is left of the quantity, from when it was made."""
     if quantity is Quantity.WORK:
         return forecast.work_left
-    if forecast.finish_at is None:
+    if forecast.finish_at is None or forecast.assumes is not _ASSUMES[quantity]:
         return None
     low, middle, high = forecast.finish_at
     return low - forecast.at, middle - forecast.at, high - forecast.at

@@ -24,7 +24,7 @@ from elastic_core.train.steps.divergence import DivergenceGuard
 from elastic_core.train.steps.early_stopping import Evaluations
 from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
-from elastic_core.train.steps.stepping import NOISE_EVERY, StepResult, needs_noise
+from elastic_core.train.steps.stepping import ALONE_EVERY, NOISE_EVERY, StepResult, may_grow, needs_noise
 from elastic_core.train.steps.work_done import WorkDone
 from elastic_core.train.versions import differences, loaded_versions
 
@@ -38,8 +38,9 @@ NOISE_UNKNOWN = (
 
 BATCH_STAYS = (
     "these steps measure no gradient noise, and until it was measured, of this job or another of its task, the global "
-    "batch stays at batch.base, whatever batch.max is. It is measured on two slots or more with whole models, with "
-    "batch.max_per_slot below batch.base, and with learning_rate_rule adascale on one slot as well"
+    "batch stays at batch.base, whatever batch.max is. It is measured by whole models, on one slot or several, whose "
+    "gradients are those of the whole batch, of eight samples on one slot and of two on several: not while weights are "
+    "averaged instead, and not of a model that is cut and has one replica"
 )
 
 
@@ -259,9 +260,8 @@ class Progress:
     @property
     def _batch_stays(self) -> bool:
         """Whether its batch might grow, and waits for a measurement that this process does not make."""
-        spec = self.order.spec
-        may_grow = spec.batch.max > (spec.batch.base or spec.batch.min) and not spec.places_layers
-        return may_grow and not needs_noise(spec) and not self._measured and self._unmeasured >= 2 * NOISE_EVERY
+        spec, every = self.order.spec, ALONE_EVERY if self.order.allocation.num_slots == 1 else NOISE_EVERY
+        return may_grow(spec) and not needs_noise(spec) and not self._measured and self._unmeasured >= 2 * every
 
     def report_due(self) -> bool:
         return self._observer.due(self._control_link.heartbeat.interval if self._control_link is not None else 0.0)

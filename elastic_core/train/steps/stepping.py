@@ -13,6 +13,7 @@ from elastic_core.domain import Allocation
 from elastic_core.spec import JobSpec
 from elastic_core.train.checkpoint.training_state import TrainingState
 from elastic_core.train.data.batches import StepPlan
+from elastic_core.train.data.fixed_parts import part_size
 from elastic_core.train.gradients.gradients import LocalGradients
 from elastic_core.train.gradients.learning_rate import gain, noise_decay, on_grid, step_work
 from elastic_core.train.gradients.model_buffers import Buffers
@@ -32,6 +33,10 @@ NOISE_EVERY = 4  # steps between noise estimates: norms cost two passes over the
 _ALWAYS_BEFORE = (
     16  # steps that all measure it, where it decides about learning rates or progress: nothing is known yet
 )
+# Of the steps after these one in so many is cut in parts where nothing else measures the noise that the batch waits
+# for: it takes up to half as long again, so that this costs a hundredth of the time at most.
+ALONE_EVERY = 64
+_ALONE = (1,)  # workers by which it is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +89,30 @@ class Stepper:
         self._counts = fixed_counts(spec)
         self._base_steps = base_steps
         self._step = 0
+        self._cut_alone = False
 
-    def begin_step(self, step: int) -> tuple[int, ...]:
+    def begin_step(self, step: int, global_batch: int | None = None) -> tuple[int, ...]:
         """Before the backward of the job's step number `step`: norms are taken at the same steps on every rank.
 
-        Gives the numbers of workers by which `plan_step` is to cut the step, () where it need not.
+        Gives the numbers of workers by which `plan_step` is to cut the step, () where it need not. `global_batch`: None
+        where steps are not cut.
         """
-        self._step = step
+        self._step, self._cut_alone = step, False
         early, every = self._keeps_noise and step < _ALWAYS_BEFORE, self._keeps_noise and not self._counts
         due = early or every or step % NOISE_EVERY == 0
         self._gradients.measure_norms = due and self._gradients.of_whole_batch
-        return self._counts if self._gradients.measure_norms else ()
+        if not self._gradients.measure_norms or self._counts:
+            return self._counts if self._gradients.measure_norms else ()
+        if global_batch is not None and self._is_whole(global_batch):
+            self._cut_alone = step < _ALWAYS_BEFORE or step % ALONE_EVERY == 0
+        return _ALONE if self._cut_alone else ()
+
+    def _is_whole(self, global_batch: int) -> bool:
+        """Whether one worker takes the step in one piece, so that nothing can be compared, and its batch may grow."""
+        most = self._spec.batch.max_per_slot
+        whole = self._group.world == 1 and (most is None or most >= global_batch)
+        grows = may_grow(self._spec) and not self._keeps_noise
+        return whole and grows and part_size(global_batch, _ALONE) > 1  # batch norm cannot normalise a single sample
 
     def finish(
         self,
@@ -125,8 +143,8 @@ class Stepper:
         return StepResult(
             agreed=agreed,
             batch_samples=plan.num_samples,
-            local_batch=max(len(micro.indices) for micro in plan.micro),
-            accumulation=len(plan.micro),
+            local_batch=plan.num_samples if self._cut_alone else max(len(micro.indices) for micro in plan.micro),
+            accumulation=1 if self._cut_alone else len(plan.micro),  # as most steps are
             seconds=time.perf_counter() - started,
             wait_seconds=agreed.wait_seconds + self._waited(),
             learning_rate=rate,
@@ -162,10 +180,10 @@ class Stepper:
         self, agreed: Agreement, local: LocalGradients, allocation: Allocation, plan: StepPlan
     ) -> NoiseEstimate | None:
         """This step's noise estimate, if it was measured; clips, and keeps the means that decide."""
-        if plan.part_size:  # a part that nobody has whole has no norm
+        if self._counts:  # a part that nobody has whole has no norm
             parts = tuple(Part(plan.part_size, sqr) for sqr in agreed.fixed_parts if sqr != 0.0)
         else:
-            parts = () if self._counts else local.micro_parts or agreed.parts
+            parts = local.micro_parts or agreed.parts
         measured = self._gradients.measure_norms and len(parts) > 1 and all(isfinite(part.sqr_norm) for part in parts)
         if not measured and self._clip is None:
             return None
@@ -188,6 +206,11 @@ class Stepper:
 def needs_noise(spec: JobSpec) -> bool:
     """Whether the noise decides about the job's learning rates or its progress, and not only about its batch."""
     return spec.batch.learning_rate_rule == "adascale" or spec.work.scale_invariant
+
+
+def may_grow(spec: JobSpec) -> bool:
+    """Whether a job's batch may be larger than its base batch, once its noise was measured."""
+    return spec.batch.max > (spec.batch.base or spec.batch.min) and not spec.places_layers
 
 
 def fixed_counts(spec: JobSpec) -> tuple[int, ...]:

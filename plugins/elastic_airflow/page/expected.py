@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from elastic_core.domain import Quantiles
-from elastic_core.protocol.forecasts import DECLARED, Quantity
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Quantity
 from elastic_core.protocol.records import JobStatus
 from elastic_core.protocol.waiting.queued import ASSUMES
 
@@ -18,6 +18,7 @@ class ForecastShown(BaseModel):
     work_basis: str  # in words: the source, and whether a decision rests on it
     declared: bool
     finish_in: Quantiles | None  # seconds from now
+    from_queue: bool  # of a job that waits for slots
     assumes: str
 
 
@@ -62,6 +63,7 @@ def forecast_shown(job: JobStatus, now: float) -> ForecastShown | None:
         work_basis=forecast.work_basis,
         declared=forecast.work_source == DECLARED,
         finish_in=None if finish is None else (finish[0] - now, finish[1] - now, finish[2] - now),
+        from_queue=forecast.assumes is Assumption.WAITS_ITS_TURN,
         assumes="" if forecast.assumes is None else forecast.assumes.words,
     )
 
@@ -71,5 +73,5 @@ def hindsight_shown(job: JobStatus) -> tuple[GradeShown, ...]:
     return tuple(
         GradeShown(quantity=str(grade.quantity), stage=grade.stage, error=grade.error, held=grade.held)
         for grade in job.hindsight
-        if grade.quantity is Quantity.FINISH or grade.source != DECLARED
+        if grade.quantity is not Quantity.WORK or grade.source != DECLARED
     )

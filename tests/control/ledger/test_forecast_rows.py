@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.forecast_rows import MOST, superfluous
 from elastic_core.control.plane import LedgerControl
-from elastic_core.protocol.forecasts import DECLARED, Forecast
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast
 from tests.builders import FACTS, a_spec
 
 WAITING = Forecast(
@@ -21,7 +21,10 @@ WAITING = Forecast(
 
 
 def running(done: float) -> Forecast:
-    return replace(WAITING, done=done, finish_at=(1.0, 2.0, 3.0))
+    return replace(WAITING, done=done, finish_at=(1.0, 2.0, 3.0), assumes=Assumption.KEEPS_SLOTS)
+
+
+QUEUED = replace(WAITING, finish_at=(1.0, 2.0, 3.0), assumes=Assumption.WAITS_ITS_TURN)
 
 
 def after_many(forecasts: list[Forecast]) -> list[Forecast]:
@@ -44,16 +47,17 @@ def test_over_a_long_life_what_is_kept_lies_evenly_over_the_logarithm_of_the_wor
         assert near >= 0.75 * share * work[-1]
 
 
+SOME = st.one_of(st.sampled_from([WAITING, QUEUED]), st.integers(0, 10**9).map(lambda n: running(float(n))))
+
+
 @given(
-    st.lists(st.one_of(st.just(WAITING), st.integers(0, 10**9).map(lambda n: running(float(n)))), min_size=3).map(
-        lambda forecasts: sorted(forecasts, key=lambda f: f.done)
-    ),
+    st.lists(SOME, min_size=3).map(lambda forecasts: sorted(forecasts, key=lambda f: f.done)),
     st.integers(1, 5),
 )
-def test_the_first_the_first_finish_and_the_last_always_stay(forecasts: list[Forecast], number: int) -> None:
+def test_the_first_of_each_assumption_and_the_last_always_stay(forecasts: list[Forecast], number: int) -> None:
     gone = superfluous(forecasts, number)
-    first_finish = next((place for place, f in enumerate(forecasts) if f.finish_at is not None), 0)
-    assert not {0, first_finish, len(forecasts) - 1} & set(gone)
+    assumed = [forecast.assumes for forecast in forecasts]
+    assert not {0, *map(assumed.index, set(assumed)), len(forecasts) - 1} & set(gone)
     assert len(set(gone)) == len(gone) <= number
 
 

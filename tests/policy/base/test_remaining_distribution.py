@@ -96,6 +96,29 @@ def test_the_less_likely_its_class_the_more_the_history_counts() -> None:
     assert by_class[-1] == left(undeclared()).mean[0]
 
 
+def test_a_weight_that_was_learnt_counts_for_either_class() -> None:
+    """The history of the task says 1e6, the forecast 1e5."""
+    told = forecast(8e4, 1e5, 1.2e5)
+
+    def of(predictable: float | None, weight: float | None) -> RemainingWork:
+        return left(undeclared(work_forecast=replace(told, weight=weight), predictable=predictable))
+
+    for predictable in (None, 0.1, 0.9):
+        by_weight = [of(predictable, weight).mean[0] for weight in (1.0, 0.75, 0.25, 0.0)]
+        assert by_weight == sorted(by_weight)
+        assert by_weight[-1] == left(undeclared()).mean[0]
+    assert (of(0.1, 0.75).quantiles == of(0.9, 0.75).quantiles).all()
+    (note,) = of(0.1, 0.75).notes
+    worth = "forecasts of its class proved to be worth 75 % beside finished jobs"
+    assert note == f"its end is forecast from its loss curve (predictable with 0.10; {worth})"
+    assert of(0.1, 0.0).notes == of(0.1, None).notes
+    (unclassified,) = of(None, 0.9).notes
+    assert "its class is unknown; forecasts of jobs whose end nobody knows proved to be worth 90 %" in unclassified
+    (unused,) = of(0.9, 0.0).notes
+    worthless = "forecasts of its class proved to be worth 0 % beside finished jobs"
+    assert unused == f"its end is expected from 3 finished jobs of its task (predictable with 0.90; {worthless})"
+
+
 def test_of_an_unpredictable_job_no_forecast_counts_and_what_it_declares_is_a_bound() -> None:
     told = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=0.1, done_samples=5_000_000))
     assert told.mean[0] > 1e5

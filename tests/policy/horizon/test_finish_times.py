@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from elastic_core.domain import JobView, Plan, Slot, Snapshot, WorkForecast
+from elastic_core.domain import JobView, Plan, Quantiles, Queue, Slot, Snapshot, WorkForecast
+from elastic_core.policy.horizon import finish_times
 from elastic_core.policy.horizon.horizon import Horizon
 from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
 from tests.policy.strategies import BUSY, snapshots
@@ -75,13 +77,55 @@ def test_undeclared_work_widens_the_interval_and_its_median_is_the_distributions
 
 @settings(BUSY)
 @given(picture=snapshots())
-def test_who_gets_slots_is_told_an_ordered_finish_and_who_waits_none(picture: Snapshot) -> None:
+def test_every_finish_that_is_told_is_ordered(picture: Snapshot) -> None:
     for target in decide(picture).targets.values():
-        if not target.num_slots:
-            assert target.finish_seconds is None
-        elif target.finish_seconds is not None:
+        if target.finish_seconds is not None:
             low, median, high = target.finish_seconds
             assert 0.0 <= low <= median <= high < float("inf")
+
+
+ONE = limits((1,), batch=(64, 64))
+STEPS = tuple(point(1, 64, 1.0, sync=0.0) for _ in range(1))
+
+
+def queued(number: int, steps: int, **more: Any) -> JobView:
+    """A job of so many seconds on one slot, submitted after those before it."""
+    view = job(f"job-{number}", float(number), lim=ONE, task="t", total_samples=64 * steps, **more)
+    return measured(view, *STEPS)
+
+
+def finishes(picture: Snapshot) -> dict[str, Quantiles | None]:
+    return {job_id: target.finish_seconds for job_id, target in decide(picture).targets.items()}
+
+
+def test_who_waits_is_done_after_those_before_it_and_its_own_time() -> None:
+    """One slot, three jobs of 100 s: the first trains, the second starts when it ends, the third after that."""
+    trains = holding(queued(0, 100), Slot("cpu-0", 0, "cpu"), batch=64)
+    told = finishes(snapshot(nodes(1), trains, queued(1, 100, resize_seconds=0.0), queued(2, 100, resize_seconds=0.0)))
+    medians = [0.0 if finish is None else finish[1] for finish in told.values()]
+    assert medians == pytest.approx([100.0, 200.0, 300.0], rel=0.05)
+    lows, highs = ([0.0 if finish is None else finish[end] for finish in told.values()] for end in (0, 2))
+    assert lows[1] == pytest.approx(100.0, rel=0.2), "were it started at once"
+    assert highs == sorted(highs)
+    assert all(high > median for high, median in zip(highs, medians, strict=True))
+
+
+def test_who_stands_behind_a_job_whose_end_nobody_tells_is_told_none() -> None:
+    held = Slot("cpu-0", 0, "cpu")
+    endless = replace(holding(queued(0, 100), held, batch=64), total_samples=None)
+    told = finishes(snapshot(nodes(1), endless, queued(1, 50_000)))
+    assert told["job-1"] is not None, "what lasts will last: even that is an end that is expected"
+    limited = replace(queued(1, 100), queue="few")
+    few = Queue(name="few", guaranteed={}, max_slots=0)
+    picture = replace(snapshot(nodes(1), holding(queued(0, 100), held, batch=64), limited), queues=(few,))
+    assert finishes(picture)["job-1"] is None, "a limit, not those before it, decides when it starts"
+
+
+def test_a_wide_pool_of_waiting_jobs_is_told_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish_times, "MOST_FORESEEN", 2)
+    trains = holding(queued(0, 100), Slot("cpu-0", 0, "cpu"), batch=64)
+    told = finishes(snapshot(nodes(1), trains, *(queued(number, 100) for number in range(1, 5))))
+    assert [told[f"job-{number}"] is not None for number in range(5)] == [True, True, True, False, False]
 
 
 def undeclared(predictable: float) -> JobView:

@@ -44,7 +44,7 @@ def test_a_right_forecast_has_no_error_and_its_interval_holds_at_every_stage() -
     assert [(g.stage, g.quantity, g.made_at) for g in graded] == [
         (stage, quantity, made_at)
         for stage, made_at in zip(STAGES, (0.0, 0.24, 0.49, 0.7), strict=True)
-        for quantity in Quantity
+        for quantity in (Quantity.WORK, Quantity.FINISH)
     ]
     assert all(grade.error == pytest.approx(0.0) and grade.held for grade in graded)
 
@@ -69,6 +69,16 @@ def test_a_finish_time_is_graded_from_the_first_that_was_told() -> None:
     assert of(graded, Quantity.FINISH, 0.0).error == pytest.approx(0.0)
     assert grades([waits], FINISHED) == grades([waits, waits], FINISHED)
     assert {grade.quantity for grade in grades([waits], FINISHED)} == {Quantity.WORK}
+
+
+def test_a_finish_time_from_the_queue_is_graded_apart_from_that_on_slots() -> None:
+    waits = a_forecast(assumes=Assumption.WAITS_ITS_TURN, finish_at=(1200.0, 1500.0, 1600.0))
+    graded = grades([waits, a_forecast(at=1500.0)], FINISHED)
+    assert of(graded, Quantity.FINISH, 0.0).error == pytest.approx(0.0)
+    queued = of(graded, Quantity.FINISH_FROM_QUEUE, 0.0)
+    assert (queued.error, queued.held) == (pytest.approx(-0.5), False), "500 s where it took 1000"
+    told = {(s.quantity, s.stage): s.number for s in report([graded]).stages if s.number}
+    assert told == {(Quantity.WORK, 0.0): 1, (Quantity.FINISH, 0.0): 1, (Quantity.FINISH_FROM_QUEUE, 0.0): 1}
 
 
 def test_a_forecast_of_an_earlier_stage_says_nothing_about_a_later_one() -> None:

@@ -193,15 +193,16 @@ def test_samples_stay_the_measure_of_others(new_job):
 
 
 @pytest.mark.parametrize(
-    ("slots", "batch", "says"),
+    ("slots", "batch", "comm", "says"),
     [
-        (1, {"min": 8, "max": 64, "base": 16}, True),
-        (2, {"min": 8, "max": 64, "base": 16}, False),  # two gradients to compare
-        (1, {"min": 8, "max": 64, "base": 16, "max_per_slot": 8}, False),  # two micro-batches
-        (1, {"min": 8, "max": 16, "base": 16}, False),  # it could not grow
+        (2, {"min": 8, "max": 64, "base": 16}, {"algorithm": "local_sgd", "interval": 4}, True),  # weights are averaged
+        (1, {"min": 8, "max": 64, "base": 16}, {}, False),  # some steps are cut in parts
+        (2, {"min": 8, "max": 64, "base": 16}, {}, False),  # two gradients to compare
+        (1, {"min": 8, "max": 64, "base": 16, "max_per_slot": 8}, {}, False),  # two micro-batches
+        (1, {"min": 8, "max": 16, "base": 16}, {}, False),  # it could not grow
     ],
 )
-def test_a_batch_that_waits_for_noise_that_nothing_measures_says_what_to_do(new_job, slots, batch, says):
-    job = new_job("waiting", total=400, spec={"batch": batch})
+def test_a_batch_that_waits_for_noise_that_nothing_measures_says_what_to_do(new_job, slots, batch, comm, says):
+    job = new_job("waiting", total=400, spec={"batch": batch, "comm": comm})
     assert job.run(slots, 16) == [0] * slots
     assert (BATCH_STAYS in job.ledger.commits()[-1].notes) is says

@@ -217,10 +217,11 @@ class Predictors:
         """What its first decision would be shown of it."""
         limits = limits_of(spec, facts)
         undeclared, nothing_done = {UNSUBMITTED: _unsubmitted(job)}, {UNSUBMITTED: Progress(0.0, (), ())}
+        classes = self._classes(undeclared, nothing_done)
         return replace(
             unsubmitted(spec, UNSUBMITTED, limits, snapshot.now, job.most_samples),
-            predictable=self._classes(undeclared, nothing_done).get(UNSUBMITTED),
-            work_forecast=self._work(undeclared, nothing_done)[UNSUBMITTED],
+            predictable=classes.get(UNSUBMITTED),
+            work_forecast=self._work(undeclared, nothing_done, classes)[UNSUBMITTED],
             step_forecast=self._steps.of_unsubmitted(job, limits, snapshot.capacity()),
         )
 
@@ -256,7 +257,7 @@ class Predictors:
         jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done), again))
         progress = {job_id: Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()}
         classes = self._classes(jobs, progress)
-        work = self._work(jobs, progress)
+        work = self._work(jobs, progress, classes)
         return {
             job_id: _Answer(
                 at=snapshot.now,
@@ -278,13 +279,16 @@ class Predictors:
         said = classifier.probability(submissions, [averaged_losses(run) for run in so_far], runs)
         return dict(zip(jobs, map(float, said), strict=True))
 
-    def _work(self, jobs: Mapping[str, _Undeclared], progress: Mapping[str, Progress]) -> Mapping[str, WorkForecast]:
+    def _work(
+        self, jobs: Mapping[str, _Undeclared], progress: Mapping[str, Progress], classes: Mapping[str, float]
+    ) -> Mapping[str, WorkForecast]:
         """Of the work that a job has done by now, which its last report may lie behind."""
         forecasters = self._forecasters.get()
         descriptions, so_far = [job.description for job in jobs.values()], [progress[job_id] for job_id in jobs]
         if forecasters is None or forecasters.work is None:
             return dict(zip(jobs, unlearned_forecasts(descriptions, so_far), strict=True))
-        return dict(zip(jobs, forecasters.work.forecasts(descriptions, so_far), strict=True))
+        said = zip(jobs, forecasters.work.forecasts(descriptions, so_far), strict=True)
+        return {job_id: forecasters.weights.told_with(work, classes.get(job_id)) for job_id, work in said}
 
 
 def _decided(policy: Policy, snapshot: Snapshot, view: JobView) -> WorkLeft | None:

@@ -2,15 +2,18 @@
 
 import { count, duration, el } from "./format.js";
 
-const NAMES = { work: "Work left", finish: "Time to the end" };
+const NAMES = {
+  work: "Work left", finish: "Time to the end", "finish from queue": "Time to the end, from the queue",
+};
 const percent = (part) => `${Math.round(100 * part)} %`;
 const when = (stage) => (stage ? `at ${percent(stage)}` : "at submission");
 
 export function timeLeft(job) {
-  if (job.seconds_left === null) return job.slots ? "not known yet" : "after it starts";
-  const finish = job.forecast?.finish_in;
-  if (!finish || finish[2] <= 0) return `about ${duration(job.seconds_left)}`;
-  const range = `about ${duration(job.seconds_left)} (${duration(finish[0])} to ${duration(finish[2])})`;
+  const waits = !job.slots, told = waits === Boolean(job.forecast?.from_queue) && (!waits || job.queued);
+  const finish = told ? job.forecast?.finish_in : null, left = waits ? finish?.[1] : job.seconds_left;
+  if (waits ? !(left > 0) : left === null) return waits ? "after it starts" : "not known yet";
+  if (!finish || finish[2] <= 0) return `about ${duration(left)}`;
+  const range = `about ${duration(left)} (${duration(Math.max(finish[0], 0))} to ${duration(finish[2])})`;
   return el("span", {}, range, el("small", {}, job.forecast.assumes));
 }
 

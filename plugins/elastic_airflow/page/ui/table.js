@@ -164,20 +164,22 @@ function cut(job) {
   return job.allocation && `Layout: ${layout(job.allocation.layout)}; exchange: ${job.allocation.comm}`;
 }
 
+// Of a job that holds slots on these, of one that waits once it had its turn.
 function expected(job) {
-  return job.state === "active" ? (job.forecast?.finish_at ?? null) : null;
+  const forecast = job.state === "active" ? job.forecast : null;
+  return forecast && (forecast.assumes === "waits its turn" ? job.in_queue : job.allocation) ? forecast.finish_at : null;
 }
 
 function finish(job) {
   const at = expected(job);
-  return at ? `done at ${at.map((time) => new Date(time * 1000).toLocaleString()).join(", ")} (low, median, high)` : null;
+  return at ? `done at ${at.map((time) => new Date(time * 1000).toLocaleString()).join(", ")} (low, median, high)${job.allocation ? "" : ", after those before it in the queue"}` : null;
 }
 
 // Of days, since a clock alone would not tell which.
 function between(job) {
   const at = expected(job);
   if (!at) return null;
-  const now = Date.now() / 1000, [low, , high] = at;
+  const now = Date.now() / 1000, low = Math.max(at[0], now), high = at[2];
   return high - now < 20 * 3600 ? `${clock(low)} to ${clock(high)}` : `${duration(low - now)} to ${duration(high - now)}`;
 }
 

@@ -21,7 +21,7 @@ OTHER_TASK = "examples.tabular:Tabular"
 def taught(control: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> LedgerControl:
     """By sixty runs of another task, a tenth of a second a step."""
     monkeypatch.setattr(refit, "FORECAST_KINDS", ("quantile forest",))
-    said = refit.refit_forecasts(history(60), control.settings.forecasts_file())
+    said = refit.refit_forecasts(history(60), {}, control.settings.forecasts_file())
     assert "step times: " in said
     return control
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from elastic_core.control.ledger.finished import describe
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling.predicting import refit
+from elastic_core.control.scheduling.predicting import lessons, refit
 from elastic_core.control.scheduling.predicting.predictors import (
     CLASS_SECONDS,
     REFRESH_SECONDS,
@@ -120,8 +120,9 @@ def learnt_from_runs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def _fitted(path: Path, past: Sequence[FinishedRun]) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refit, "KINDS", ("logistic regression",))
-        assert "fitted to 60 finished jobs, 30 of them unpredictable" in refit.refit(past, path)
+        patch.setattr(lessons, "KINDS", ("logistic regression",))
+        said = refit.refit_classes(lessons.lessons_of(past), path)
+        assert "fitted to 60 finished jobs, 30 of them unpredictable" in said
     return path.read_bytes()
 
 
@@ -152,7 +153,7 @@ def report(control: LedgerControl, life: Life, losses: Losses) -> None:
 def test_from_finished_jobs_of_a_ledger_to_the_class_of_the_next_one(
     control: LedgerControl, ledger_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
+    monkeypatch.setattr(lessons, "KINDS", ("logistic regression",))
     into_ledger(ledger_url, runs())
     assert control.finished_runs(100) == [replace(run, resubmitted=run.job_id > "past-001") for run in runs()]
     said = refit.refit_all(control, control.settings)
@@ -185,7 +186,7 @@ def test_a_fit_is_one_callers_once_an_hour_and_at_once_after_an_import(
 def test_too_few_jobs_or_none_of_a_class_give_no_classifier(
     tmp_path: Path, past: Sequence[FinishedRun], says: str
 ) -> None:
-    assert says in refit.refit(past, tmp_path / "c.skops")
+    assert says in refit.refit_classes(lessons.lessons_of(past), tmp_path / "c.skops")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -378,7 +379,7 @@ def test_progress_since_a_forecast_leaves_it_as_it_was_and_does_not_look_like_an
 def test_imported_history_is_learnt_from_and_known_runs_stay_as_they_are(
     control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
+    monkeypatch.setattr(lessons, "KINDS", ("logistic regression",))
     monkeypatch.setattr(refit, "FORECAST_KINDS", ("quantile forest",))
     assert control.import_runs(history(60)) == 60
     assert control.import_runs([replace(history(60)[0], work=1), a_run(99)]) == 1

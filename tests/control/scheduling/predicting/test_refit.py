@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling.predicting import refit
-from elastic_core.control.scheduling.predicting.refit import SHARES, label_of, lesson_of
+from elastic_core.control.scheduling.predicting import lessons, refit
+from elastic_core.control.scheduling.predicting.lessons import SHARES, label_of, lesson_of
 from elastic_core.predict.forecasts import forecast_files
 from elastic_core.predict.predictability.described import SEEN_NAMES
 from elastic_core.predict.predictability.shortened import LIMITS
@@ -66,11 +66,11 @@ def test_a_fit_that_cannot_learn_a_part_leaves_that_part_as_it_was_learnt_before
 ) -> None:
     monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
     path, runs = tmp_path / "forecasts.skops", history(40)
-    refit.refit_forecasts(runs, path)
-    said = refit.refit_forecasts(of_known_end(runs), path)
+    refit.refit_forecasts(runs, {}, path)
+    said = refit.refit_forecasts(of_known_end(runs), {}, path)
     assert said.startswith("no forecasts of work: 0 jobs of unknown end")
     assert said.endswith("; those of work learnt before stay")
-    refit.refit_forecasts([replace(run, profile=()) for run in runs], path)
+    refit.refit_forecasts([replace(run, profile=()) for run in runs], {}, path)
     kept = forecast_files.load(path)
     assert kept.work is not None
     assert kept.steps is not None
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_replaced_by_what_can_be_learnt(
     monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
     path = tmp_path / "forecasts.skops"
     path.write_bytes(b"of another version")
-    refit.refit_forecasts(of_known_end(history(40)), path)
+    refit.refit_forecasts(of_known_end(history(40)), {}, path)
     learnt = forecast_files.load(path)
     assert learnt.work is None
     assert learnt.steps is not None
@@ -92,7 +92,7 @@ def test_history_of_unknown_ends_is_learnt_from_however_many_jobs_of_declared_wo
     control: LedgerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refit, "LEARNT_JOBS", 40)
-    monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
+    monkeypatch.setattr(lessons, "KINDS", ("logistic regression",))
     monkeypatch.setattr(refit, "FORECAST_KINDS", ("linear quantiles",))
     since = [replace(run, job_id=f"since-{run.job_id}", finished_at=run.finished_at + 1000) for run in history(45)]
     control.import_runs([*history(40), *of_known_end(since)])

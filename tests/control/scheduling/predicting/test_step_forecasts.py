@@ -27,7 +27,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     runs = [a_run(number, rate=0.1 + 0.01 * number, seconds=0.1) for number in range(40)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refit, "FORECAST_KINDS", ("quantile forest",))
-        refit.refit_forecasts(runs, path)
+        refit.refit_forecasts(runs, {}, path)
     return path.read_bytes()
 
 
