@@ -64,7 +64,7 @@ def measured(session: Session) -> None:
 
     Progress.count = count  # type: ignore[method-assign]
     model = network(dropout=0.0)
-    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data(session.params["rows"]))
+    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3), data(session.params["rows"]))
     for x, y in session.batches():
         pieces.append(len(x))
         session.step(torch.nn.functional.mse_loss(model(x), y))
@@ -73,8 +73,8 @@ def measured(session: Session) -> None:
     Path(session.params["file"]).write_text(json.dumps({"steps": steps, "pieces": pieces, "weights": weights}))
 
 
-def measured_alone(new_job: Any, file: Path, name: str, **batch: int) -> Any:
-    spec = {"entry_point": f"{__name__}:measured", "batch": batch}
+def measured_alone(new_job: Any, tmp_path: Path, name: str, **batch: int) -> Any:
+    file, spec = tmp_path / f"{name}.json", {"entry_point": f"{__name__}:measured", "batch": batch}
     params = {"rows": 64, "file": str(file)}
     job = new_job(name, entry="measured", rows=64, total=32 * 130, spec=spec, params=params)
     assert job.run(1, 32) == [0]
@@ -82,7 +82,7 @@ def measured_alone(new_job: Any, file: Path, name: str, **batch: int) -> Any:
 
 
 def test_one_worker_cuts_a_step_now_and_then_to_measure_the_noise_that_its_batch_waits_for(new_job, tmp_path):
-    told = measured_alone(new_job, tmp_path / "grows", "grows", min=32, max=256)
+    told = measured_alone(new_job, tmp_path, "grows", min=32, max=256)
     steps = told["steps"]
     assert [step for step, noise, _, _ in steps if noise] == [0, 4, 8, 12, 64, 128]
     assert {(local, accumulation) for _, _, local, accumulation in steps} == {(32, 1)}, "reported as all others are"
@@ -90,14 +90,14 @@ def test_one_worker_cuts_a_step_now_and_then_to_measure_the_noise_that_its_batch
     assert sum(told["pieces"]) == 32 * 130
     assert len(told["pieces"]) == 130 + 2 * 6
 
-    whole = measured_alone(new_job, tmp_path / "stays", "stays", min=32, max=32)
+    whole = measured_alone(new_job, tmp_path, "stays", min=32, max=32)
     assert not any(noise for _, noise, _, _ in whole["steps"])
     assert set(whole["pieces"]) == {32}, "a batch that cannot grow waits for nothing"
     torch.testing.assert_close(torch.tensor(told["weights"]), torch.tensor(whole["weights"]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_worker_whose_steps_are_cut_anyway_measures_by_its_micro_batches(new_job, tmp_path):
-    told = measured_alone(new_job, tmp_path / "cut", "cut", min=32, max=256, max_per_slot=16)
+    told = measured_alone(new_job, tmp_path, "cut", min=32, max=256, max_per_slot=16)
     assert set(told["pieces"]) == {16}
     assert [step for step, noise, _, _ in told["steps"] if noise] == list(range(0, 130, 4))
     assert {(local, accumulation) for _, _, local, accumulation in told["steps"]} == {(16, 2)}
