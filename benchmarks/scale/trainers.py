@@ -65,7 +65,7 @@ class Trainer:
         self._service, self._job_id, self._calls, self._random = service, job_id, calls, random
         self._trainer = HttpTrainer(base, "")
         self._order: LaunchOrder | None = None
-        self._agent_token = ""
+        self._agent = HttpTrainer(base, "")
         self._step = self._samples = 0
         self._noise_scale = 64.0 * 2 ** random.randint(0, 6)
         self._segment_began = self._looked = 0.0
@@ -96,7 +96,7 @@ class Trainer:
         if self._service.acquire(segment).state != SegmentState.GRANTED:
             return WAIT_SECONDS
         self._order = order = self._service.launch_order(segment)
-        self._agent_token, self._trainer.token = order.agent_token, order.token
+        self._agent.token, self._trainer.token = order.agent_token, order.token
         now = time.monotonic()
         # So that segments do not all end at once: those of a real pool began at times of their own.
         self._segment_began, self._looked = now - self._random.random() * order.segment_seconds, now
@@ -138,11 +138,11 @@ class Trainer:
         self._order, self._trainer.token = told.order, told.order.token
         self._segment_began = time.monotonic()
         if left:
-            self._calls.timed("release", lambda: self._trainer.release_slots(tuple(left)))
+            epoch = told.order.epoch
+            self._calls.timed("release", lambda: self._agent.release_slots(tuple(left), epoch))
 
     def _leave(self, kind: ExitKind) -> None:
-        self._trainer.token = self._agent_token
-        self._calls.timed("exited", lambda: self._trainer.exited(ExitReport(kind=kind)))
+        self._calls.timed("exited", lambda: self._agent.exited(ExitReport(kind=kind)))
         self._order = None
 
     def _loss(self) -> float:

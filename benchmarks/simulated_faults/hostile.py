@@ -51,7 +51,7 @@ def odd_calls(order: LaunchOrder) -> dict[str, Call]:
         calls[f"a commit with {str(odd)[:60]}"] = lambda trainer, commit=commit: trainer.commit(commit)
     calls["an exit of its own"] = lambda trainer: trainer.exited(ExitReport(kind=ExitKind.USER_ERROR))
     calls["a mark of no checkpoint"] = lambda trainer: trainer.mark_bad(HUGE, "\0")
-    calls["a slot of no node"] = lambda trainer: trainer.release_slots([Slot("node-a", HUGE, "cpu")])
+    calls["a slot of no node"] = lambda trainer: trainer.release_slots([Slot("node-a", HUGE, "cpu")], order.epoch)
     return calls
 
 

@@ -214,13 +214,16 @@ class Trainer:
             self._hub.spawn(self._group.workers, lambda: self._leave(lost), self._rng.uniform(0.5, 6.0))
 
     def _leave(self, slots: list[Slot]) -> None:
+        """The agent tells it, under the order in force by then."""
         self._group.occupied = [slot for slot in self._group.occupied if slot not in slots]
+        agent = self._connect(self._group.order.agent_token)
         for _ in range(3):
             try:
-                self._client.release_slots(slots)
-            except (Fenced, Unauthorized):
-                return  # the lease passed on once more; the end of the group frees them
-            except InfrastructureError:
+                agent.release_slots(slots, self._group.order.epoch)
+            except Conflict:
+                return  # the group is over, and its end frees them
+            except (Fenced, InfrastructureError):  # the lease passes on once more, or the API is away
+                self._hub.sleep(self._rng.uniform(0.5, 3.0))
                 continue
             return
 

@@ -60,7 +60,7 @@ class LedgerTrainer:
 
     def check_may(self, method: str) -> None:
         """What each method checks itself, ahead, of who asks it. Raises `Unauthorized`."""
-        if method == "exited":
+        if method in ("exited", "release_slots"):
             check_agent(self._claims)
         else:
             check_trainer(self._claims, self._ledger.clock())
@@ -116,9 +116,10 @@ class LedgerTrainer:
         self._try_to_decide(self._allocator.decide_pending)
         return answer
 
-    def release_slots(self, slots: Sequence[Slot]) -> None:
-        self._check(*slots)
-        self._allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots))
+    def release_slots(self, slots: Sequence[Slot], epoch: int) -> None:
+        check_agent(self._claims)
+        check_numbers(epoch, *slots)
+        self._allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots, epoch))
         self._try_to_decide(self._allocator.decide_pending)
 
     def exited(self, report: ExitReport) -> None:

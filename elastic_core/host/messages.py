@@ -164,6 +164,7 @@ class OrderInForce(Message):
 
     FILE, BY_WORKERS = ORDER, True
     segment_id: str
+    epoch: int
     allocation: OrderAllocation
 
     @property

@@ -1,7 +1,7 @@
 """What to run for one slot of a group: command, environment, cores.
 
-Only that: `launch.worker_group` forks and execs it. RANK, WORLD_SIZE and LOCAL_RANK are set as torchrun sets them, so
-that code which reads them works; a standby worker has no rank yet. Standard library only: see `launch.agent`.
+Only that: `launch.workers.worker_group` forks and execs it. RANK, WORLD_SIZE and LOCAL_RANK are set as torchrun sets
+them, so that code which reads them works; a standby worker has no rank yet. Standard library only: see `launch.agent`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import NamedTuple
 from elastic_core.host.messages import SlotId, SpawnPlan
 from elastic_core.host.pinning import cores, device_variables
 
-CONTROL_SOCKET = "control.sock"  # in the run dir, where workers have a network namespace: `launch.control_relay`
+# In the run dir, where workers have a network namespace: `launch.workers.control_relay`.
+CONTROL_SOCKET = "control.sock"
 WORKER = "ELASTIC_WORKER_NUMBER"  # marks a worker and all that it starts: see `process.marked`
 CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
 

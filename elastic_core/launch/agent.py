@@ -1,8 +1,9 @@
-"""The detached process that starts and watches the workers of one process group (`launch.worker_group`).
+"""The detached process that starts and watches the workers of one process group (`launch.workers.worker_group`).
 
 It outlives whoever launched it, writes exit.json only when every process of the group is gone, then tells the
-ledger. Of workers that hang it ends those that a signal has stopped; heartbeats show others. Nothing large is imported
-before the workers are gone: it must start fast and stay small beside them. Its log is logs/agent.log of the run dir.
+ledger; of slots that the group leaves before, a child of it does. Of workers that hang it ends those that a signal has
+stopped; heartbeats show others. Nothing large is imported before the workers are gone: it must start fast and stay
+small beside them. Its log is logs/agent.log of the run dir.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from elastic_core import logs
 from elastic_core.host.messages import AgentProcess
 from elastic_core.host.process import ProcessId, be_ended_as_others
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.worker_group import SIGNALS, supervise
+from elastic_core.launch.workers.worker_group import SIGNALS, supervise
 
 
 def daemonize() -> None:
@@ -61,14 +62,15 @@ def main(argv: Sequence[str]) -> None:
     token = take_token()
     logs.configure("agent")
     claim(run_dir, int(options["--lock-fd"]))
-    outcome = supervise(run_dir)
+    of_the_group = token[0] != 0  # else it is one of several agents, and their coordinator tells (`launch.on_ray`)
+    outcome = supervise(run_dir, token if of_the_group else None)
 
     from elastic_core.launch.delivery import deliver
     from elastic_core.launch.exit_classification import report_exit
 
-    report, of_the_group = report_exit(run_dir, outcome), token[:].rstrip(b"\0").decode()
-    if of_the_group:  # else it is one of several agents, and their coordinator tells the ledger (`launch.on_ray`)
-        deliver(run_dir, report, of_the_group)
+    report = report_exit(run_dir, outcome)
+    if of_the_group:
+        deliver(run_dir, report, token[:].rstrip(b"\0").decode())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from elastic_core.launch.delivery import deliver
 from elastic_core.launch.exit_classification import report_exit
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
-from elastic_core.launch.worker_group import GroupOutcome
+from elastic_core.launch.workers.worker_group import GroupOutcome
 from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 

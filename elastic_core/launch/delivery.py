@@ -1,4 +1,5 @@
-"""Brings a group's exit report to the ledger, with patience: the API may be away just then.
+"""Brings what agents say to the ledger, a group's exit report and which slots it has left, with patience: the API may
+be away just then.
 
 Best effort: whoever gives up here leaves exit.json behind, which reconciliation (`launch.host_reconcile`) reports. The
 pauses between tries grow and are random, so that the agents of a host do not come all at once.
@@ -10,10 +11,11 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from elastic_core.domain import Slot
 from elastic_core.errors import ElasticError, InfrastructureError
-from elastic_core.host.messages import ORDER, WorkerSettings
+from elastic_core.host.messages import ORDER, SlotId, WorkerSettings
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.http_client import HttpTrainer
 from elastic_core.protocol.process_groups import ExitReport
@@ -58,4 +60,27 @@ def deliver_to(
             return False
         pause = min(LONGEST_PAUSE, 2 * pause)
     log.warning("the run dir has vanished, or the group was forgotten: no report")
+    return False
+
+
+def tell_left(
+    control_url: str, token: str, epoch: int, slots: Sequence[SlotId], wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """Nothing of the group is left on these slots, which the order of this epoch does not name: until the ledger has
+    heard, as long as that is `wanted`. Whether it has taken it: it refuses what is of an epoch that is over."""
+    named, pause = ", ".join(map(str, slots)), FIRST_PAUSE
+    gone = [Slot(slot.node, slot.index, slot.type) for slot in slots]
+    while wanted():
+        try:
+            HttpTrainer(control_url, token, patience_seconds=0).release_slots(gone, epoch)
+        except InfrastructureError as error:
+            log.warning(f"could not give back {named}, will try again: {error}")
+        except ElasticError as error:
+            log.warning(f"the ledger does not take {named} back: {error}")
+            return False
+        else:
+            log.info(f"gave back {named}")
+            return True
+        time.sleep(pause * random.uniform(0.5, 1))
+        pause = min(LONGEST_PAUSE, 2 * pause)
     return False

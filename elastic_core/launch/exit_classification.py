@@ -15,7 +15,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.worker_group import GroupOutcome
+from elastic_core.launch.workers.worker_group import GroupOutcome
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.text import tail
 

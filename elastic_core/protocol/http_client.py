@@ -135,7 +135,8 @@ class _Channel:
 class HttpTrainer:
     """`TrainerControl` over HTTP. `token` may be replaced at any time (a heartbeat's answer, the next order).
 
-    `unix_socket`: where the API at `base_url` is reached, for who does not reach its address (`launch.control_relay`).
+    `unix_socket`: where the API at `base_url` is reached, for who does not reach its address
+    (`launch.workers.control_relay`).
     """
 
     def __init__(
@@ -166,8 +167,8 @@ class HttpTrainer:
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         self._channel.call("mark_bad", checkpoint_id=checkpoint_id, why=why)
 
-    def release_slots(self, slots: Sequence[Slot]) -> None:
-        self._channel.call("release_slots", slots=slots)
+    def release_slots(self, slots: Sequence[Slot], epoch: int) -> None:
+        self._channel.call("release_slots", slots=slots, epoch=epoch)
 
     def exited(self, report: ExitReport) -> None:
         self._channel.call("exited", report=report)

@@ -1,11 +1,11 @@
 """The two secrets of the control API: trainer tokens (JWT) and signed service requests (HMAC).
 
-A trainer token is a capability for one segment and epoch: the ledger decides on every call whether that epoch
-still counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of
-processes, and good for one thing: to report that they are gone. Workers never see it, since slots become free by that
-report. A service request is signed over method, path with query, time, a nonce, body, and for whom it acts; a captured
-one is worth nothing after `SKEW_SECONDS`, and before that whoever has answered it once does not do so again. With the
-same secret tasks sign what they leave for each other (`sign_text`).
+A trainer token is a capability for one segment and epoch: the ledger decides on every call whether that epoch still
+counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of processes, and
+good for one thing: to report which of them are gone. Workers never see it, since slots become free by that report. A
+service request is signed over method, path with query, time, a nonce, body, and for whom it acts; a captured one is
+worth nothing after `SKEW_SECONDS`, and before that whoever has answered it once does not do so again. With the same
+secret tasks sign what they leave for each other (`sign_text`).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class TrainerTokens:
 def check_trainer(claims: Claims, now: float) -> None:
     """Raises `Unauthorized` unless this is a trainer's token that has not expired."""
     if claims.agent:
-        raise Unauthorized("this is the token of an agent, which reports that its processes are gone, and no more")
+        raise Unauthorized("this is the token of an agent, which reports which processes are gone, and no more")
     if now >= claims.expires_at:
         raise Unauthorized(
             f"the trainer token of segment {claims.segment_id} expired {now - claims.expires_at:.0f} s ago. "
@@ -166,7 +166,7 @@ def check_agent(claims: Claims) -> None:
     """Raises `Unauthorized` for a trainer's token. An agent's never expires: it may have been cut off for long."""
     if not claims.agent:
         raise Unauthorized(
-            f"the end of the processes of segment {claims.segment_id} is reported by the agent that watches them, with "
+            f"that processes of segment {claims.segment_id} are gone is reported by the agent that watches them, with "
             "its own token; a trainer's token cannot say so, since slots would be free while its processes run"
         )
 

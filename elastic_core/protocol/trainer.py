@@ -207,8 +207,9 @@ class TrainerControl(Protocol):
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         """Of a long reason the beginning is kept: a checkpoint that is corrupt has to be passed over."""
 
-    def release_slots(self, slots: Sequence[Slot]) -> None:
-        """No process is left on these slots, which the lease lost when it passed on: they are free."""
+    def release_slots(self, slots: Sequence[Slot], epoch: int) -> None:
+        """No process is left on these slots, which the lease of this epoch holds beside its allocation since it passed
+        on: they are free. Only with the agent's token of the chain. Raises `Fenced` where that lease is over."""
 
     def exited(self, report: ExitReport) -> None:
         """The chain of processes of this token is gone: frees its slots. Only with the agent's token of the chain."""

@@ -215,7 +215,7 @@ def test_where_rank_0s_node_is_to_be_left_another_process_goes_on_as_rank_0(cont
     answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=()))
     assert answer.order is not None
     assert {*answer.order.allocation.slots} == {*order.allocation.slots[1:]}
-    control.trainer(answer.order.token).release_slots(order.allocation.slots[:1])
+    control.trainer(order.agent_token).release_slots(order.allocation.slots[:1], answer.order.epoch)
     assert control.launch_order("job-b__seg_0").allocation.slots == order.allocation.slots[:1]
 
 
@@ -230,7 +230,9 @@ def test_slots_still_being_left_stay_held_over_the_next_boundary(control: Ledger
     assert third is not None
     assert control.segment("job-b__seg_0").state is SegmentState.WAITING
     assert "being given up by job-a" in control.job("job-b").target_reason
-    control.trainer(third.token).release_slots(order.allocation.slots[2:])
+    with pytest.raises(Fenced, match=f"epoch {second.epoch} is over"):
+        control.trainer(order.agent_token).release_slots(order.allocation.slots[2:], second.epoch)
+    control.trainer(order.agent_token).release_slots(order.allocation.slots[2:], third.epoch)
     assert control.launch_order("job-b__seg_0").allocation.slots == order.allocation.slots[2:]
 
 

@@ -225,16 +225,32 @@ def test_a_lease_passes_on_with_fewer_slots_and_the_others_are_free_once_they_ar
     assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING  # the old processes are still there
     lost = before.allocation.slots[2:]
     for _ in range(2):  # the first answer was lost
-        plane.trainer(after.token).release_slots(lost)
+        plane.trainer(before.agent_token).release_slots(lost, after.epoch)
     assert plane.service.launch_order("job-b__seg_0").allocation.slots == lost
 
 
 def test_slots_of_the_job_itself_are_not_given_back_by_the_way(plane: Plane) -> None:
     before, after = shrinks(plane)
-    plane.trainer(after.token).release_slots(after.allocation.slots)
+    agent = plane.trainer(before.agent_token)
+    agent.release_slots(after.allocation.slots, after.epoch)
     assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING
     with pytest.raises(Fenced):
-        plane.trainer(before.token).release_slots(before.allocation.slots)
+        agent.release_slots(before.allocation.slots, before.epoch)
+    assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING
+
+
+def test_no_trainer_says_that_a_slot_is_left_nor_the_agent_of_another_job(plane: Plane) -> None:
+    """By its token in force it would be the word of the job's own code."""
+    before, after = shrinks(plane)
+    lost = before.allocation.slots[2:]
+    with pytest.raises(Unauthorized, match="reported by the agent"):
+        plane.trainer(after.token).release_slots(lost, after.epoch)
+    assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING
+    plane.trainer(before.agent_token).release_slots(lost, after.epoch)
+    order = plane.service.launch_order("job-b__seg_0")
+    assert order.allocation.slots == lost
+    with pytest.raises(Conflict, match=f"epoch {after.epoch} is none of the processes that began under"):
+        plane.trainer(order.agent_token).release_slots(after.allocation.slots, after.epoch)
 
 
 def test_slots_that_are_left_but_not_given_back_go_with_the_processes(plane: Plane) -> None:

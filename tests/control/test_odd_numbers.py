@@ -85,7 +85,9 @@ def test_an_odd_number_of_an_observation_is_refused_in_words(plane: Plane, odd: 
 def test_an_odd_number_by_any_other_method_is_refused_in_words(plane: Plane) -> None:
     order = plane.life().start()
     with pytest.raises(UserError, match="index is"):
-        plane.trainer(order.token).release_slots([Slot("node-a", HUGE, "cpu")])
+        plane.trainer(order.agent_token).release_slots([Slot("node-a", HUGE, "cpu")], order.epoch)
+    with pytest.raises(UserError, match=r"1000000.* allowed is 0 to"):
+        plane.trainer(order.agent_token).release_slots([], HUGE)
     with pytest.raises(UserError, match=r"1000000.* allowed is 0 to"):
         plane.trainer(order.token).mark_bad(HUGE, "why")
     with pytest.raises(UserError, match="exit_codes is"):

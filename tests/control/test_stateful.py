@@ -187,7 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         gone, group.draining = group.draining, ()
         try:
-            self.control.trainer(group.order.token).release_slots(gone)
+            self.control.trainer(group.agent_token).release_slots(gone, group.order.epoch)
         except Fenced:
             self.die(group, "stopped")
 

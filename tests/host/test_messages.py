@@ -160,7 +160,7 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
         (WorkerProcesses, "workers.json", "{}", "the field 'workers' is an object instead of a list"),
         (WorkerProcesses, "workers.json", "[7]", r"the field 'workers\[0\]' is 7 instead of an object"),
         (StandbyRequest, "wanted.json", '{"request": 1, "slots": [{"node": "n"}]}', r"'slots\[0\].index' is missing"),
-        (OrderInForce, "order.json", '{"segment_id": "s", "allocation": null}', "'allocation' is None instead of"),
+        (OrderInForce, "order.json", '{"segment_id": "s", "epoch": 1, "allocation": null}', "'allocation' is None"),
         (Access, "memory.json", '{"folder": "", "nodes": [], "job": "", "key": "x"}', "'key' is not in hexadecimal"),
     ],
 )  # fmt: skip
@@ -192,7 +192,7 @@ def test_an_agent_reads_what_it_needs_of_a_launch_order(tmp_path: Path) -> None:
     folder, launched = RunDir(tmp_path), order(num_slots=2)
     folder.write_order(launched)
     slots = (SlotId("n0", 0, "cpu"), SlotId("n0", 1, "cpu"))
-    assert folder.read(OrderInForce) == OrderInForce(launched.segment_id, OrderAllocation(slots))
+    assert folder.read(OrderInForce) == OrderInForce(launched.segment_id, launched.epoch, OrderAllocation(slots))
 
 
 def test_a_slot_is_written_as_the_ledgers_own() -> None:

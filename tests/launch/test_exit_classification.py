@@ -12,7 +12,7 @@ from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.exit_classification import classify, log_tail, report_exit
-from elastic_core.launch.worker_group import GroupOutcome
+from elastic_core.launch.workers.worker_group import GroupOutcome
 from tests.disks import full_disk
 
 

@@ -64,7 +64,7 @@ def test_a_group_that_calls_its_segment_something_odd_is_listed_with_the_others(
         folder = RunDir.of(tmp_path, origin_epoch)
         folder.create()
         folder.write(AgentProcess(*ProcessId.current()))
-        folder.write_json(ORDER, {"segment_id": segment_id, "allocation": {"slots": []}})
+        folder.write_json(ORDER, {"segment_id": segment_id, "epoch": 7, "allocation": {"slots": []}})
     groups, method = GroupFolders(settings(tmp_path)).groups(), service_methods()["reconcile"]
     heard = method.decode_arguments(method.encode_arguments({"groups": groups}))["groups"]
     assert [(group.origin_epoch, group.alive) for group in heard] == [(1, True), (2, True)]
@@ -75,7 +75,7 @@ def test_a_group_whose_files_cannot_be_read_is_taken_for_alive_and_the_others_ar
     a_group(tmp_path, 2, ended_at=DAY)
     folder = RunDir(tmp_path / "run" / "2")
     folder.write(AgentProcess(*ProcessId.current()))
-    folder.write_json(ORDER, {"segment_id": "job-b__seg_0", "allocation": {"slots": []}})
+    folder.write_json(ORDER, {"segment_id": "job-b__seg_0", "epoch": 7, "allocation": {"slots": []}})
     (tmp_path / "run" / "1").write_text("where a folder should be")
     for name in ("²", "9" * 40):
         (tmp_path / "run" / name).mkdir()
@@ -87,7 +87,7 @@ def a_dead_group(home: Path, origin_epoch: int) -> RunDir:
     """Of a host that has lost its power: the agent's pid is another process's."""
     folder = RunDir.of(home, origin_epoch)
     folder.create()
-    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "allocation": {"slots": []}})
+    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "epoch": 7, "allocation": {"slots": []}})
     folder.write(AgentProcess(os.getpid(), 1))
     folder.write(WorkerProcesses((WorkerProcess(os.getpid(), 1, "n0:0"),)))
     return folder
@@ -120,7 +120,7 @@ def test_a_group_is_listed_as_long_as_its_agent_lives_though_its_order_is_away(t
     """Workers, who may replace the order, may move it aside between the agent's looks, whenever others look."""
     groups, folder = GroupFolders(settings(tmp_path)), RunDir.of(tmp_path, 1)
     folder.create()
-    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "allocation": {"slots": []}})
+    folder.write_json(ORDER, {"segment_id": "job-a__seg_0", "epoch": 7, "allocation": {"slots": []}})
     folder.write(AgentProcess(*ProcessId.current()))
     (folder.path / ORDER).rename(folder.path / "aside")
     assert [(group.origin_epoch, group.segment_id, group.alive) for group in groups.groups()] == [(1, "", True)]

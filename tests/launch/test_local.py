@@ -21,7 +21,7 @@ from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_group import LEASE_MARGIN, Group
+from elastic_core.launch.workers.worker_group import LEASE_MARGIN, Group
 from elastic_core.state.job_code import pinned_code
 from elastic_core.state.store_access import access_brokers
 from tests.launch.builders import (

@@ -14,7 +14,7 @@ from elastic_core.host.messages import ServingState, SlotId, StandbyRequest, Wor
 from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_group import PEER_SECONDS
+from elastic_core.launch.workers.worker_group import PEER_SECONDS
 from tests.launch.builders import order, scripted, the_stray, wait_for, wait_until_dead, wait_until_ready, workers_of
 from tests.launch.scripted_worker import SLEEP
 

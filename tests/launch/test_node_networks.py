@@ -23,8 +23,8 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import require_networks
 from elastic_core.host.workers import CONTROL_SOCKET
-from elastic_core.launch import control_relay
 from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.workers import control_relay
 from elastic_core.spec import parse_cluster_spec
 from tests.launch.builders import (
     agent_of,

@@ -44,7 +44,7 @@ from pathlib import Path
 from elastic_core.host import process
 from elastic_core.host.messages import SpawnPlan
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.worker_group import SIGNALS, Group
+from elastic_core.launch.workers.worker_group import SIGNALS, Group
 
 def all_pids(pids=process._pids):
     found = list(pids())

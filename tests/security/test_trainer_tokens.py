@@ -25,7 +25,7 @@ METHODS: Mapping[str, Callable[[Any, LaunchOrder, int], object]] = {
     "observe": lambda trainer, order, _: trainer.observe([an_observation(99, order)]),
     "commit": lambda trainer, order, _: trainer.commit(a_commit(order, 99, finished=True)),
     "mark_bad": lambda trainer, order, checkpoint: trainer.mark_bad(checkpoint, "said so"),
-    "release_slots": lambda trainer, order, _: trainer.release_slots(order.allocation.slots),
+    "release_slots": lambda trainer, order, _: trainer.release_slots(order.allocation.slots, order.epoch),
     "exited": lambda trainer, order, _: trainer.exited(ExitReport(kind="user_error", error="said so")),
 }
 
@@ -186,6 +186,8 @@ def test_a_trainer_cannot_say_that_its_own_processes_are_gone(scene: Scene) -> N
     before = scene.rows()
     with pytest.raises(ElasticError, match="reported by the agent that watches them"):
         scene.control.trainer(scene.order.token).exited(ExitReport(kind="user_error", error="ValueError: mine"))
+    with pytest.raises(ElasticError, match="reported by the agent that watches them"):
+        scene.control.trainer(scene.order.token).release_slots(scene.order.allocation.slots, scene.order.epoch)
     assert scene.rows() == before
     scene.control.trainer(scene.order.agent_token).exited(ExitReport(kind="infrastructure", error="SIGKILL"))
     assert scene.control.segment(scene.order.segment_id).attempt == 1
@@ -200,7 +202,7 @@ def test_an_agent_that_was_cut_off_for_long_may_still_report(scene: Scene) -> No
 def test_an_agent_may_not_speak_for_its_workers(scene: Scene) -> None:
     before = scene.rows()
     for name, call in METHODS.items():
-        if name != "exited":
+        if name not in ("exited", "release_slots"):
             with pytest.raises(ElasticError, match="token of an agent"):
                 call(scene.control.trainer(scene.order.agent_token), scene.order, scene.checkpoint)
     assert scene.rows() == before

@@ -107,10 +107,7 @@ class FolderLedger:
                 order=order,
             )
 
-    def release_slots(self, slots: Sequence[Slot]) -> None:
-        with self._state() as state:
-            self._reachable(state)
-            state["released"].append([slot.index for slot in slots])
+    def release_slots(self, slots: Sequence[Slot], epoch: int) -> None: ...
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         with self._state() as state:
@@ -154,7 +151,7 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
-        "next_slots": [], "next_layouts": [], "next_stages": [], "to_come": [], "released": [], "steady": False,
+        "next_slots": [], "next_layouts": [], "next_stages": [], "to_come": [], "steady": False,
         "heartbeat_seconds": None, "held_from": None,
     }  # fmt: skip
 

@@ -40,7 +40,7 @@ from elastic_core.domain import (
     from_json,
     to_json,
 )
-from elastic_core.errors import Fenced, UserError
+from elastic_core.errors import Conflict, Fenced, UserError
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
@@ -274,10 +274,15 @@ def store(tx: Tx, claims: Claims, lineage_now: int, observations: Sequence[Obser
         emit(tx, EventKind.OBSERVED, job_id, {"observations": new_observations}, claims.segment_id, claims.epoch)
 
 
-def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
-    """Free those of the slots that the lease holds beside its allocation. Under the scheduling lock."""
-    guard(tx, claims)
-    tx.carries_out = leases.release_left(tx, tx.lease(claims.epoch), slots)
+def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot], epoch: int) -> None:
+    """Free those of the slots that the lease of this epoch holds beside its allocation, by the word of the agent that
+    watches its processes. Under the scheduling lock."""
+    lease = tx.row(LeaseRow, epoch)
+    if lease is None or lease.origin_epoch != claims.origin_epoch:
+        raise Conflict(f"epoch {epoch} is none of the processes that began under epoch {claims.origin_epoch}")
+    if lease.released_at is not None:
+        raise Fenced(f"epoch {epoch} is over: what is left of its slots is the next one's, or free")
+    tx.carries_out = leases.release_left(tx, lease, slots)
 
 
 def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:

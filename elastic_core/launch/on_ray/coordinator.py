@@ -2,7 +2,8 @@
 
 It runs on rank 0's node. It has each node's actor start an agent with that node's workers, carries what the nodes tell
 each other (`mailboxes`), takes nodes in and lets them go as the group is resized, and ends the rest of the group where
-a part fails. An actor that cannot do its turns is no end of its part, whose processes may live: it is told to end them,
+a part fails; slots that the group leaves while it goes on it gives back, once their node's agent says that nothing is
+left there. An actor that cannot do its turns is no end of its part, whose processes may live: it is told to end them,
 and while one lives the part has not ended. A coordinator's turns are what agents hear it by: without them for a lease's
 life they end their workers. So it waits for no answer: neither of Ray's head, which may be away (`ray_cluster.Head`),
 nor of an actor, and a part whose actor does not answer for a lease's life has ended. What became of the group it says
@@ -32,7 +33,8 @@ from elastic_core.launch.on_ray.mailboxes import PostOffice
 from elastic_core.launch.on_ray.merged_exit import merged
 from elastic_core.launch.on_ray.ray_cluster import Head, NodeSilent, RayNode
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE, GroupLaunch
-from elastic_core.launch.worker_group import PEER_SECONDS
+from elastic_core.launch.on_ray.slot_return import SlotReturn
+from elastic_core.launch.workers.worker_group import PEER_SECONDS
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.settings import Settings
 
@@ -62,6 +64,7 @@ class Part:
     letters: dict[str, str | None] | None = None  # that went with it
     running: bool = False  # its agent was seen
     report: ExitReport | None = None  # once it has ended
+    over_at: float = 0.0  # monotonic seconds: then, at the latest, where nobody said that nothing of it lives
     next_turn: float = 0.0  # monotonic seconds
     failing_since: float | None = None  # monotonic seconds: since when its actor does no turn
     failure: str = ""  # why it is being ended
@@ -80,7 +83,9 @@ class Coordinator:
         self._addresses: dict[str, Any] = {}  # of the nodes' cache servers
         self._head = Head(namespace, self._settings.node_home(), {})
         self._copies = CopyHolders(launch, self._head)
-        self._order = OrderInForce(launch.order.segment_id, _allocation(launch))
+        self._order = OrderInForce(launch.order.segment_id, launch.order.epoch, _allocation(launch))
+        self._slot_return = SlotReturn(self._settings.control_url, launch.order.agent_token)
+        self._slot_return.left.heed(self._order.slots)
         self._stop_at: float | None = None  # when whoever is left is killed
         self._stopping_since = 0.0  # monotonic seconds
         self._asked_to_stop = asked_to_stop
@@ -113,11 +118,19 @@ class Coordinator:
             if self._stop_at is None:
                 running = {part.node.spec.name: part.actor if part.running else None for part in open_parts}
                 self._copies.turn(running, self._addresses)
+                self._slot_return.turn(self._order.epoch, self._is_clear)
             self._heed_ends()
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
         ray_cluster.forget([part.actor for part in self._parts.values() if part.actor is not None], self._epoch)
         return merged([part.report for part in members if part.report is not None], self._first_end)
+
+    def _is_clear(self, slot: SlotId) -> bool:
+        """Nothing of the group is left on it, by the word of its node's agent."""
+        part = self._parts.get(slot.node)
+        if part is None or part.report is not None:
+            return part is None or time.monotonic() > part.over_at
+        return self._post.is_clear(slot.node, str(slot))
 
     def _nodes_of_group(self) -> list[str]:
         """Of the order in force, by their first rank."""
@@ -132,7 +145,7 @@ class Coordinator:
         part.letters = self._post.due(part.node.spec.name)
         launch = self._launch.to_plain()
         if ORDER in self._post.shared:
-            launch["order"] = {**launch["order"], **_plain(self._post.shared[ORDER])}
+            launch["order"] = {**launch["order"], **json.loads(self._post.shared[ORDER])}
         launch["order"]["agent_token"] = ""
         part.asked, again, part.again = "start", part.again, False
         part.question = part.actor.start.remote(
@@ -210,7 +223,8 @@ class Coordinator:
             self._addresses[name] = answer["address"]
         part.logs = tuple(answer["ranks"])
         if ORDER in self._post.shared:
-            self._order = decode(OrderInForce, _plain(self._post.shared[ORDER]))
+            self._order = decode(OrderInForce, json.loads(self._post.shared[ORDER]))
+            self._slot_return.left.heed(self._order.slots)
         if answer["exit"] is not None:
             self._record_end(part, from_json(ExitReport, answer["exit"]))
 
@@ -255,6 +269,8 @@ class Coordinator:
         self._record_end(part, found)
 
     def _end(self, part: Part, why: str) -> None:
+        """By nobody's word: its agent ends its workers once it has not heard us for a lease's life."""
+        part.over_at = time.monotonic() + self._launch.order.lease_seconds + SILENCE_MARGIN
         self._record_end(part, ExitReport(kind=ExitKind.INFRASTRUCTURE, error=why))
 
     def _record_end(self, part: Part, report: ExitReport) -> None:
@@ -267,7 +283,8 @@ class Coordinator:
         """Take in nodes for which rank 0 wants standby workers."""
         if self._stop_at is not None or StandbyRequest.FILE not in self._post.shared:
             return
-        wanted = decode(StandbyRequest, _plain(self._post.shared[StandbyRequest.FILE]))
+        wanted = decode(StandbyRequest, json.loads(self._post.shared[StandbyRequest.FILE]))
+        self._slot_return.left.began(wanted.slots)
         names = [slot.node for slot in wanted.slots if self._may_begin(slot.node, wanted.request)]
         if not names or time.monotonic() < self._next_growth:
             return
@@ -349,10 +366,6 @@ def _has_failed(part: Part) -> bool:
 def _allocation(launch: GroupLaunch) -> Any:
     slots = tuple(SlotId(slot.node, slot.index, slot.type) for slot in launch.order.allocation.slots)
     return OrderAllocation(slots)
-
-
-def _plain(text: str) -> Any:
-    return json.loads(text)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -22,6 +22,7 @@ from elastic_core.host.messages import (
     StandbyReady,
     StandbyRequest,
     WorkerProcesses,
+    decode,
     encode,
 )
 from elastic_core.host.rundir import RunDir
@@ -96,6 +97,11 @@ class PostOffice:
         """A node that has no part in the group any more, and says nothing of itself."""
         for known in (self._seen, self._own, self._given):
             known.pop(node, None)
+
+    def is_clear(self, node: str, slot: str) -> bool:
+        """Nothing is left on this slot of a node, as its agent said last."""
+        text = self._own.get(node, {}).get(NodeWorkers.FILE.format(node))
+        return text is not None and slot not in {one.slot for one in decode(NodeWorkers, json.loads(text)).workers}
 
     def _others(self, node: str) -> dict[str, str]:
         return {name: text for other, own in self._own.items() if other != node for name, text in own.items()}

@@ -1,5 +1,5 @@
-"""All that rank 0 has towards the control plane, started and stopped together: heartbeat, observations, slots given
-back. The other ranks have none: what they must know comes in the step's message and in the answer to a commit.
+"""All that rank 0 has towards the control plane, started and stopped together: heartbeat and observations. The other
+ranks have none: what they must know comes in the step's message and in the answer to a commit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from elastic_core.domain import Slot
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.train.lease.lease_heartbeat import Connect, LeaseHeartbeat
 from elastic_core.train.lease.observation_sender import ObservationSender
-from elastic_core.train.lease.slot_release import SlotRelease
 from elastic_core.train.lease.standby_workers import StandbyWorkers
 from elastic_core.train.lease.stop_requests import StopRequests
 
@@ -39,7 +38,6 @@ class ControlLink:
             on_renewed=on_renewed, standby=standby, started_at=leased_from,
         )  # fmt: skip
         self.observations = ObservationSender(self.heartbeat)
-        self._slot_release = SlotRelease(self.heartbeat, standby) if standby is not None else None
 
     def start(self) -> None:
         self.heartbeat.start()
@@ -50,26 +48,15 @@ class ControlLink:
         self.observations.flush(flush_seconds)
         self.heartbeat.close()
         self.observations.close()
-        if self._slot_release is not None:
-            self._slot_release.close()
 
     def adopt(self, order: LaunchOrder, sent: float) -> None:
         """Go on under the next segment's order, whose commit was sent at `sent` (monotonic).
 
-        Slots that it has lost are given back in a thread, once the workers there are gone. Where another process is
-        rank 0 from now on, it does that, and the heartbeats are its own (`lease.lease_holder`).
+        Where another process is rank 0 from now on, the heartbeats are its own (`lease.lease_holder`).
         """
-        lost = set(self.heartbeat.order.allocation.slots) - set(order.allocation.slots)
         self.heartbeat.adopt(order, sent)
-        if order.allocation.slots[0] == self._slot:
-            self.release_when_left(tuple(lost))
-        else:
+        if order.allocation.slots[0] != self._slot:
             self.heartbeat.close()
-
-    def release_when_left(self, lost: tuple[Slot, ...]) -> None:
-        """Give these slots back, in a thread, once the workers there are gone."""
-        if self._slot_release is not None and lost:
-            self._slot_release.release_when_left(tuple(sorted(lost)))
 
     def ready_slots(self) -> tuple[Slot, ...] | None:
         """For `Commit.ready`."""

@@ -4,7 +4,7 @@ The lease is known to hold until `lease_seconds` after the moment a successful h
 clock. While the control plane is away training goes on until shortly before that; then the ranks are told to stop
 without a commit, and if they have not by the bound itself the process is ended. Stopping at the bound is what lets
 the ledger hand out the slots again. Where no thread of this process runs any more, its agent ends it
-(`launch.worker_group`), which is told each renewal.
+(`launch.workers.worker_group`), which is told each renewal.
 """
 
 from __future__ import annotations

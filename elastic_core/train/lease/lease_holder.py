@@ -1,8 +1,8 @@
 """Which process of a group holds its lease: rank 0's. After a resize in place another may be rank 0.
 
 The old one hears the answer to the commit, writes the order to the run dir, and sends no more heartbeats. The new one
-reads it there, token and all, and goes on with them; slots that the group has lost are given back by it, the old rank
-0's own as well. For a moment nobody renews the lease, which is long beside it; if either dies in it, that is any crash.
+reads it there, token and all, and goes on with them. For a moment nobody renews the lease, which is long beside it; if
+either dies in it, that is any crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LeaseHolder:
     connect: Connect
     stop_requests: StopRequests
     on_lost: Callable[[str], None]
-    resizable: bool  # the agent starts standby workers for the group, and says which workers are gone
+    resizable: bool  # the agent starts standby workers for the group
     link: ControlLink | None = None
 
     def open(self, order: LaunchOrder, leased_from: float | None = None) -> ControlLink:
@@ -62,18 +62,14 @@ class LeaseHolder:
                 self.run_dir.delete(LeaseHeld)
         self.link = None
 
-    def follow(self, order: LaunchOrder, slot: Slot, lost: tuple[Slot, ...], leased_from: float) -> None:
-        """The group goes on under `order`, and this process on `slot`: as rank 0, or as another one.
-
-        `lost` are the slots that the group had before and has no more. Raises `InfrastructureError` where the order
-        does not come.
-        """
+    def follow(self, order: LaunchOrder, slot: Slot, leased_from: float) -> None:
+        """The group goes on under `order`, and this process on `slot`: as rank 0, or as another one. Raises
+        `InfrastructureError` where the order does not come."""
         if order.allocation.slots[0] != slot:
             self.close()
         elif self.link is None:
             crash_here("resize.taking-lease")
-            link = self.open(self._written(order.epoch), leased_from)
-            link.release_when_left(lost)
+            self.open(self._written(order.epoch), leased_from)
 
     def _say_held(self, until: float) -> None:
         """To the agent. Where the disk is full it is told of no lease rather than of one that has not been renewed."""

@@ -70,10 +70,6 @@ class StandbyWorkers:
             if set(self._requested) & set(order.allocation.slots):
                 self._write_request(())
 
-    def workers_gone(self, slots: Sequence[Slot]) -> bool:
-        """Nothing is left on these slots, say the agents."""
-        return self._living().isdisjoint(str(_slot_id(slot)) for slot in slots)
-
     def _all_live(self) -> bool:
         """Those that were asked for, whether they have come or still load."""
         return self._living() >= {str(_slot_id(slot)) for slot in self._requested}

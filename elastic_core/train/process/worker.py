@@ -184,13 +184,12 @@ class _Trainer:
         device = _device(self.slot.type)
         next_order: LaunchOrder | None = order
         kept: KeptState | None = None
-        before, leased_from = order, 0.0
+        leased_from = 0.0
         while next_order is not None and self.slot in next_order.allocation.slots:
             if next_order is not order:
                 crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
-                self.lease.follow(next_order, self.slot, _lost(before, next_order), leased_from)
-            before = next_order
+                self.lease.follow(next_order, self.slot, leased_from)
             next_order, kept, leased_from = self._session(next_order, device, started, kept)
             started = time.perf_counter()
         if next_order is not None:
@@ -270,10 +269,6 @@ class _Trainer:
         if memory is not None:
             memory.close()
         return next_order, keeps, session.leased_from
-
-
-def _lost(before: LaunchOrder, after: LaunchOrder) -> tuple[Slot, ...]:
-    return tuple(slot for slot in before.allocation.slots if slot not in after.allocation.slots)
 
 
 def _device(slot_type: str) -> torch.device:

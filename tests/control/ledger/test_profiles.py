@@ -217,7 +217,8 @@ class _Lived:
         self.control.trainer(self.order.token).heartbeat(a_beat(self.step))
         lost = {*before.allocation.slots} - {*self.order.allocation.slots}
         if lost:
-            self.control.trainer(self.order.token).release_slots(sorted(lost))
+            agent = self.control.trainer(self.life.agents[self.order.origin_epoch])
+            agent.release_slots(sorted(lost), self.order.epoch)
             self.rival = self.control.launch_order(f"{self._rival_id}__seg_0")
 
     def _expect_another_exchange(self, tx: Tx) -> None:

@@ -245,13 +245,13 @@ def test_all_that_a_trainer_and_its_agent_ask_at_once_is_answered(
         "observe": body_of("observe", observations=[an_observation(5, order)]),
         "commit": body_of("commit", commit=a_commit(order, 5)),
         "mark_bad": body_of("mark_bad", checkpoint_id=checkpoint.checkpoint_id, why="its bytes were changed"),
-        "release_slots": body_of("release_slots", slots=[]),
+        "release_slots": body_of("release_slots", slots=[], epoch=order.epoch),
         "exited": body_of("exited", report=ExitReport(kind=ExitKind.INFRASTRUCTURE, error="SIGKILL")),
     }
     assert bodies.keys() == calls.trainer_methods().keys()
 
     def ask(name: str) -> int:
-        token = order.agent_token if name == "exited" else order.token
+        token = order.agent_token if name in ("exited", "release_slots") else order.token
         return httpx.post(f"{url}/trainer/{name}", content=bodies[name], headers=headers(token), timeout=60).status_code
 
     with ThreadPoolExecutor(len(bodies)) as threads:

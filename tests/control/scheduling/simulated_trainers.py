@@ -154,7 +154,8 @@ class Trainer:
             return
         self.job.release(now)
         self._hold(now, allocation, restarted=False)
-        self.calls.release_slots([slot for slot in held.slots if slot not in allocation.slots])
+        left = [slot for slot in held.slots if slot not in allocation.slots]
+        self.plane.trainer(self.agent_token).release_slots(left, self.order.epoch)
 
 
 @dataclass

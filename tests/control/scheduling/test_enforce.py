@@ -91,7 +91,7 @@ def test_who_waits_to_grow_is_looked_at_at_each_step_and_asked_once_there_is_roo
     assert answer.order is not None
     (left,) = set(orders["b"].allocation.slots) - set(answer.order.allocation.slots)
     assert plane.trainer(orders["a"].token).heartbeat(a_beat(6)).directive is Directive.GO_ON, "it is not free yet"
-    plane.trainer(answer.order.token).release_slots((left,))
+    plane.trainer(orders["b"].agent_token).release_slots((left,), answer.order.epoch)
     assert plane.trainer(orders["a"].token).heartbeat(a_beat(7)).directive is Directive.BOUNDARY
     assert policy.asked == asked, "the plan went on"
     assert looked_at(plane) == [orders["a"].epoch]

@@ -90,7 +90,8 @@ def test_a_job_shrinks_away_from_it_in_place_and_grows_back(
     assert went_on.order is not None
     assert nodes_of(went_on.order) == {"node-b"}
     assert held(ledger_url) == ["node-a:0", "node-a:1", "node-b:0", "node-b:1"], "its processes are still there"
-    control.trainer(went_on.order.token).release_slots([s for s in order.allocation.slots if s.node == "node-a"])
+    of_node_a = [slot for slot in order.allocation.slots if slot.node == "node-a"]
+    control.trainer(order.agent_token).release_slots(of_node_a, went_on.order.epoch)
     assert held(ledger_url) == ["node-b:0", "node-b:1"]
     other = a_life(control, "job-b", (1, 1))
     control.acquire(other.segment_id())

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from math import inf
+from mmap import mmap
 from typing import NamedTuple
 
 from elastic_core.errors import InfrastructureError, UserError
@@ -41,9 +42,11 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.worker_user.dropping import drop
 from elastic_core.host.workers import CONTROL_SOCKET, WORKER, WorkerCommand, worker_command
-from elastic_core.launch import control_relay, fork_server
-from elastic_core.launch.strays import EndedWorkers
+from elastic_core.launch import fork_server
 from elastic_core.launch.worker_logs import parts
+from elastic_core.launch.workers import control_relay
+from elastic_core.launch.workers.left_slots import LeftSlots, Telling
+from elastic_core.launch.workers.strays import EndedWorkers
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +75,8 @@ class GroupOutcome(NamedTuple):
 class Group:
     """The workers while they live. Its clock is monotonic seconds."""
 
-    def __init__(self, run_dir: RunDir, plan: SpawnPlan) -> None:
+    def __init__(self, run_dir: RunDir, plan: SpawnPlan, token: mmap | None = None) -> None:
+        """`token`: as `supervise`."""
         self.run_dir = run_dir
         self.plan = plan
         self.pids: dict[int, int] = {}  # of living workers: pid -> number
@@ -84,6 +88,8 @@ class Group:
         self.draining: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
         self.stopped: dict[int, float] = {}  # members that a signal has stopped: number -> since when
         self.ended = EndedWorkers()
+        self.left = LeftSlots()
+        self.telling = Telling(run_dir, token) if token is not None else None
         self.standby_request: int | None = None  # the last one that was fulfilled
         self.relay: int | None = None  # pid of the control relay, where workers have a network namespace
         self.next_relay = 0.0  # when another may be started
@@ -119,6 +125,7 @@ class Group:
                 self._end_by(-inf)
             else:
                 self._update_members(set(order.slots))
+                self.left.heed(order.slots)
                 self._record_ranks(order.slots)
                 self._heed_lease(order.slots[0], time.monotonic())
             self._hold_logs()
@@ -128,6 +135,7 @@ class Group:
                 self._end_strays_of_ended()
                 self.end_stopped(time.monotonic())
                 self._start_standby()
+            self._tell_what_is_left(order)
             self._heed_silence(time.monotonic())
             if time.monotonic() >= self.deadline or (not self.plan.node and set(self.pids.values()) <= self.standby):
                 self._kill()
@@ -191,6 +199,8 @@ class Group:
             if pid == self.relay:
                 log.warning("the control relay has died")
                 self.relay = None
+            if self.telling is not None and (told := self.telling.ended(pid, status, time.monotonic())):
+                self.left.told(told)
             if pid not in self.pids:
                 continue  # a stray that ended by itself
             number, code = self.pids.pop(pid), os.waitstatus_to_exitcode(status)
@@ -215,8 +225,16 @@ class Group:
 
     def _end_strays_of_ended(self) -> None:
         """End what workers that have left had started, and say that they are gone once nothing of them is left."""
-        if self.ended.numbers and self.ended.end_strays(self.processes, self.pids.values(), self.relay):
+        own = {self.relay, *(self.telling.children if self.telling is not None else ())}
+        if self.ended.numbers and self.ended.end_strays(self.processes, self.pids.values(), own):
             self._record()
+
+    def _tell_what_is_left(self, order: OrderInForce | None) -> None:
+        """Have the ledger know which slots the group has left with nothing of it."""
+        if self.telling is None or order is None:
+            return
+        occupied = {self.slots[number] for number in (*self.pids.values(), *self.ended.numbers)}
+        self.telling.tell(order.epoch, self.left.cleared(occupied), time.monotonic())
 
     def _start_standby(self) -> None:
         request = self.run_dir.read(StandbyRequest)
@@ -283,6 +301,7 @@ class Group:
         self.slots[number] = slot
         self.pids[pid] = number
         self.processes[number] = ProcessId.of(pid) or ProcessId(pid, 0)
+        self.left.began((slot,))
         return number
 
     def _record(self) -> None:
@@ -357,12 +376,15 @@ def _spawn(command: WorkerCommand) -> int:
         os._exit(127)
 
 
-def supervise(run_dir: RunDir) -> GroupOutcome:
-    """Run the group of spawn.json to its end. Whatever happens here, no process is left when this returns."""
+def supervise(run_dir: RunDir, token: mmap | None = None) -> GroupOutcome:
+    """Run the group of spawn.json to its end. Whatever happens here, no process is left when this returns.
+
+    `token`: the agent's, with which it tells the ledger; None where the group's coordinator does (`launch.on_ray`).
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # taken by sigtimedwait: none is lost, none interrupts
     process.adopt_orphans()
     try:
-        group, order = Group(run_dir, run_dir.require(SpawnPlan)), run_dir.require(OrderInForce)
+        group, order = Group(run_dir, run_dir.require(SpawnPlan), token), run_dir.require(OrderInForce)
         if (request := run_dir.read(GroupStop)) is not None:  # who writes it later finds this process to signal
             return GroupOutcome({}, [], set(), request.grace_seconds, never_began=True)
     except InfrastructureError as error:

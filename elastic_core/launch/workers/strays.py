@@ -27,14 +27,16 @@ class EndedWorkers:
         self.busy = False  # something is being ended
         self._unknown: set[int] = set()  # pids
 
-    def end_strays(self, workers: Mapping[int, ProcessId], living: Collection[int], relay: int | None) -> bool:
+    def end_strays(
+        self, workers: Mapping[int, ProcessId], living: Collection[int], own: Collection[int | None]
+    ) -> bool:
         """Whether of some of them nothing is left any more. `workers`: all that there were, `living`: those that go on,
-        `relay`: a child that is no worker's.
+        `own`: children of this process that are no worker's.
 
         A process of which nobody knows whose it is may be any one's of them.
         """
         found = _strays({number: workers[number] for number in (*self.numbers, *living)}, living)
-        found.pop(-1 if relay is None else relay, None)
+        found = {pid: number for pid, number in found.items() if pid not in own}
         for pid, number in found.items():
             if number is not None:
                 process.send(pid, signal.SIGKILL)
