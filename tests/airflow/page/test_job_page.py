@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -156,6 +157,26 @@ def test_when_a_job_that_waits_was_last_spoken_of_is_told_anew(
     number = decision.get_by_role("link").inner_text()
     shown.set_aside_node("node-a", "it is hot")  # of which the job has nothing, and waits on
     expect(decision).not_to_contain_text(number)
+
+
+def test_who_waits_is_told_when_it_is_done_and_what_that_assumes(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    shown.set_policy("horizon")
+    shown.submit("job-a", a_spec("digits", slots=(4, 4)), FACTS)
+    order = Life(shown, shown.trainer, "job-a").start()
+    train(shown, order, 1, 30, 0.06)
+    shown.submit("job-b", a_spec("other", slots=(4, 4), work={"samples": 10**6}), FACTS)
+    shown.acquire("job-b__seg_0")
+    shown.decide("job-b has come")
+    page.goto(f"{address}job/job.html?job=job-b")
+    told = page.get_by_text("Time left", exact=True).locator("xpath=following-sibling::*[1]")
+    expect(told).to_contain_text(
+        re.compile(r"^about .+ \(.+ to .+\)if it starts on its fewest slots once those before it")
+    )
+    waits = shown.job("job-b").forecast
+    assert waits is not None
+    assert waits.seconds_on_slots is None, "what is told holds of its turn, not of slots that it has"
 
 
 @pytest.mark.nightly
