@@ -1,8 +1,9 @@
 """Policies on the real services: the default one against its rivals, in mean completion time of 24 jobs on 16 slots.
 
     .venv/bin/python -m benchmarks.live --policy horizon --seed 0     # one run of about 12 minutes, kept
+    .venv/bin/python -m benchmarks.live --policy horizon --seed 0 --every-end-unknown    # of the second workload
     .venv/bin/python -m benchmarks.live --share                       # kept runs into docs/results/live.runs.jsonl
-    .venv/bin/python -m benchmarks.live --report                      # of all runs of this workload, kept or shared
+    .venv/bin/python -m benchmarks.live --report                      # of all runs of both workloads, kept or shared
     .venv/bin/python -m benchmarks.live --quick                       # 6 jobs in minutes: completion and correctness
 
 PostgreSQL, Airflow, MLflow and trainer processes are real; jobs are those of `examples.paced`: real processes, gradient
@@ -29,7 +30,7 @@ from benchmarks.corpus.history import corpus_runs
 from benchmarks.live import live_forecasts, live_report, run_record
 from benchmarks.live.contenders import CONTENDERS, Contender
 from benchmarks.live.live_run import mean_completion, problems, run
-from benchmarks.live.live_workload import LiveWorkload, full, quick
+from benchmarks.live.live_workload import LiveWorkload, every_end_unknown, full, quick
 from elastic_core.protocol.history_runs import write_history
 from tests.e2e.platform import Platform
 
@@ -40,6 +41,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", choices=CONTENDERS, help="run this one now")
     parser.add_argument("--seed", type=int, default=0, help="of the jobs: initial weights and data order")
+    parser.add_argument("--every-end-unknown", action="store_true", help="run the second workload (horizon, with and "
+                        "without predictors)")  # fmt: skip
     parser.add_argument("--share", action="store_true", help="add the runs made here to docs/results/live.runs.jsonl")
     parser.add_argument("--report", action="store_true", help="judge the runs that are kept")
     parser.add_argument("--quick", action="store_true", help="6 jobs on 8 slots under horizon, and nothing else")
@@ -50,11 +53,15 @@ def main() -> int:
         parser.error("say --policy NAME, --share, --report or --quick")
     if chosen.quick:
         return quick_run(chosen)
+    loaded, unknown = full(), every_end_unknown()
     if chosen.policy:
-        one_run(full(), chosen.policy, chosen)
+        one_run(unknown if chosen.every_end_unknown else loaded, chosen.policy, chosen)
     if chosen.share:
-        run_record.share(full().fingerprint())
-    return live_report.report(full(), run_record.runs(full().fingerprint())) if chosen.report else 0
+        run_record.share(loaded.fingerprint(), unknown.fingerprint())
+    if not chosen.report:
+        return 0
+    of_both = (run_record.runs(one.fingerprint()) for one in (loaded, unknown))
+    return live_report.report(loaded, *of_both)
 
 
 def one_run(loaded: LiveWorkload, label: str, chosen: argparse.Namespace) -> dict[str, Any]:

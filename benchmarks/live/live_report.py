@@ -29,7 +29,8 @@ SIMULATED_WITHIN, RANK_CORRELATION = 0.1, 0.9
 OURS, WITHOUT = "horizon", "horizon-without-predictors"
 
 
-def report(loaded: LiveWorkload, runs: Runs) -> int:
+def report(loaded: LiveWorkload, runs: Runs, where_no_end_is_known: Runs) -> int:
+    """`where_no_end_is_known`: of the second workload."""
     result = Report("live", quick=False)
     result.figure("fingerprint", loaded.fingerprint())
     labels = [label for label in CONTENDERS if any(label == one for one, _ in runs)]
@@ -41,6 +42,7 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     result.figure("runs", [{**one, "simulated_completion_seconds": simulations[key]} for key, one in runs.items()])
     _contenders_table(result, runs, simulations, labels, means)
     _judge_means(result, means)
+    _judge_predictors(result, where_no_end_is_known)
     ends_known = [
         (seed, statistics.fmean(simulations[label, seed].values()), mean_if_all_ends_were_known(loaded, one, pauses))
         for (label, seed), one in sorted(runs.items())
@@ -121,6 +123,22 @@ def _judge_means(result: Report, means: Mapping[str, float]) -> None:
     got = None if ours is None or without is None else round(without / ours, 3)
     ok = got is not None and got >= PREDICTORS_WORTH
     result.bar("mean completion without predictors over with them", want=f">= {PREDICTORS_WORTH}", got=got, ok=ok)
+
+
+def _judge_predictors(result: Report, runs: Runs) -> None:
+    """Where every job's end is unknown, of which in the first workload only a quarter is."""
+    means = {label: _of(runs, label, mean_completion) for label in (OURS, WITHOUT)}
+    got = None
+    if all(means.values()):
+        ours, without = (statistics.fmean(means[label]) for label in (OURS, WITHOUT))
+        got = round(without / ours, 3)
+        rows = [(label, len(of), statistics.fmean(of), *(min(of), max(of))) for label, of in means.items()]
+        columns = ("", "runs", "mean s", "least of a run", "most of a run")
+        result.table("Completion of the same jobs where every end is unknown", columns, rows)
+    result.bar(
+        "mean completion without predictors over with them, every end unknown", want=f">= {PREDICTORS_WORTH}", got=got,
+        ok=got is not None and got >= PREDICTORS_WORTH,
+    )  # fmt: skip
 
 
 def _judge_simulations(

@@ -3,8 +3,9 @@
 A row gives a job's kind, arrival, requested slots and batch, limits, and work; all times are divided by `SHORTER`.
 `SIZE` times longer steps, and as many fewer of them, let two cores carry sixteen processes. Every fourth job's end
 is unknown: it stops at a target loss, the one at which this model's real loss stood after the row's work at the
-requested batch, trained alone (`trained_alone.json`). Nothing here was chosen by what a policy does with
-it; `fingerprint` names it, and results of other fingerprints are never merged.
+requested batch, trained alone (`trained_alone.json`). In a second workload of the same jobs every end is unknown.
+Nothing here was chosen by what a policy does with it; `fingerprint` names it, and results of other fingerprints are
+never merged.
 """
 
 from __future__ import annotations
@@ -113,6 +114,13 @@ def full() -> LiveWorkload:
     return LiveWorkload(
         name=f"{TRACE}, seed {TRACE_SEED}, first 24 rows", nodes=FULL_POOL, jobs=rows(24, SHORTER, _alone(SHORTER))
     )
+
+
+def every_end_unknown() -> LiveWorkload:
+    """The jobs of `full`, all of which stop at a loss: what predictors are worth where they are asked about each."""
+    loaded, alone = full(), _alone(SHORTER)
+    jobs = tuple(replace(job, target_loss=alone[job.name]["loss"]) for job in loaded.jobs)
+    return replace(loaded, name=f"{loaded.name}, every end unknown", jobs=jobs)
 
 
 def quick() -> LiveWorkload:

@@ -46,9 +46,10 @@ def runs(fingerprint: str, out: Path = OUT, results: Path = RESULTS) -> Runs:
     return {(one["contender"], one["seed"]): one for one in both if one["fingerprint"] == fingerprint}
 
 
-def share(fingerprint: str, out: Path = OUT, results: Path = RESULTS) -> None:
-    """Runs of another workload are left out: they are compared with nothing any more."""
-    lines = [json.dumps(_what_is_judged(one)) + "\n" for _, one in sorted(runs(fingerprint, out, results).items())]
+def share(*fingerprints: str, out: Path = OUT, results: Path = RESULTS) -> None:
+    """Runs of other workloads are left out: they are compared with nothing any more."""
+    of_each = [sorted(runs(fingerprint, out, results).items()) for fingerprint in fingerprints]
+    lines = [json.dumps(_what_is_judged(one)) + "\n" for of_one in of_each for _, one in of_one]
     (results / "live.runs.jsonl").write_text("".join(lines))
 
 

@@ -2,9 +2,10 @@
 
     .venv/bin/python -m benchmarks.live.trained_alone
 
-writes `trained_alone.json`, which the workload is made of: of every job that is to stop at a loss, where the mean loss
-of the last 20 steps stood after the row's work at the requested batch (seed 0); of every job, its noise scale in
-samples over that run. Minutes of one core; the file is part of the project, so that the workload is the same anywhere.
+writes `trained_alone.json`, which the workloads are made of: of every job where the mean loss of the last 20 steps
+stood after the row's work at the requested batch (seed 0), also as `target_loss` of those that are to stop there, and
+its noise scale in samples over that run. Minutes of one core; the file is part of the project, so that the workload is
+the same anywhere.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def main() -> int:
         of_rows = found.setdefault(f"{shorter:g}", {})
         for job in jobs:
             loss, noise = train_alone(job)
-            of_rows[job.name] = {"noise_scale": round(noise, 1)}
+            of_rows[job.name] = {"noise_scale": round(noise, 1), "loss": round(loss, DIGITS)}
             if job.name in unknown:
                 of_rows[job.name]["target_loss"] = round(loss, DIGITS)
             print(f"{shorter:g} {job.name}: loss {loss:.3f} after {job.samples} samples, noise scale {noise:.0f}")

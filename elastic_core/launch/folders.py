@@ -107,7 +107,10 @@ class GroupFolders:
         kill_at = now + grace_seconds
         if request:  # the time of an agent that hangs begins now
             kill_at = now if request.before_agent else min(kill_at, request.kill_at)
-        folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
+        try:
+            folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
+        except OSError as error:  # a full disk keeps no group from its end: its agent goes by a grace that it knows
+            log.warning(f"the grace of the group of epoch {origin_epoch} cannot be written down: {error}")
         agent.process.send(signal.SIGTERM)
 
     def _end_stuck(self, origin_epoch: int, agent: AgentProcess) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,13 @@ def a_run(label: str, slower: float = 1.0, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any]) -> dict[str, bool]:
+def verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any], no_end_known: Sequence[dict[str, Any]] = ()
+) -> dict[str, bool]:
     """Whether each bar holds."""
     monkeypatch.setattr(reporting, "OUT", tmp_path)
-    live_report.report(full(), {(run["contender"], run["seed"]): run for run in runs})
+    both = ({(run["contender"], run["seed"]): run for run in of_one} for of_one in (runs, no_end_known))
+    live_report.report(full(), *both)
     return {bar["bar"]: bar["ok"] for bar in json.loads((tmp_path / "live.json").read_text())["bars"]}
 
 
@@ -91,3 +94,13 @@ def test_contenders_that_were_not_run_and_runs_with_faults_are_no_success(tmp_pa
     assert not bars[OVER_FIXED], "nothing to compare with"
     assert not bars["every job finished, read each sample once, was registered"]
     assert not bars["the ledger had imported the corpus"]
+
+
+@pytest.mark.parametrize(("slower", "holds"), [(1.2, True), (1.05, False)])
+def test_what_predictors_are_worth_where_no_end_is_known_is_judged_by_the_runs_of_those_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: float, holds: bool
+) -> None:
+    ours, without = a_run("horizon"), {**a_run("horizon", slower), "contender": "horizon-without-predictors"}
+    bar = "mean completion without predictors over with them, every end unknown"
+    assert verdict(tmp_path, monkeypatch, ours, no_end_known=[ours, without])[bar] is holds
+    assert verdict(tmp_path, monkeypatch, ours)[bar] is False, "what was not run holds no bar"

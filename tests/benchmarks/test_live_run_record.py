@@ -22,24 +22,24 @@ def test_runs_of_another_checkout_are_found_and_the_last_of_a_contender_and_seed
     results.mkdir()
     keep(an_outcome(10.0), "horizon", 0, "jobs", "aaa", here)
     keep(an_outcome(20.0), "horizon", 1, "jobs", "aaa", here)
-    share("jobs", here, results)
+    share("jobs", out=here, results=results)
     keep(an_outcome(30.0), "horizon", 1, "jobs", "bbb", elsewhere)
     keep(an_outcome(5.0), "horizon", 0, "jobs", "before", elsewhere)
     found = runs("jobs", elsewhere, results)
     assert {key: one["commit"] for key, one in found.items()} == {("horizon", 0): "aaa", ("horizon", 1): "bbb"}
-    share("jobs", elsewhere, results)
+    share("jobs", out=elsewhere, results=results)
     assert runs("jobs", tmp_path / "nowhere", results).keys() == found.keys()
 
 
 def test_runs_of_another_workload_are_never_taken_for_this_one(tmp_path: Path) -> None:
     keep(an_outcome(10.0), "horizon", 0, "other jobs", "aaa", tmp_path)
-    share("other jobs", tmp_path, tmp_path)
+    share("other jobs", out=tmp_path, results=tmp_path)
     assert runs("jobs", tmp_path, tmp_path) == {}
 
 
 def test_of_a_shared_run_what_is_judged_is_left(tmp_path: Path) -> None:
     keep(an_outcome(10.0), "horizon", 0, "jobs", "aaa", tmp_path)
-    share("jobs", tmp_path, tmp_path)
+    share("jobs", out=tmp_path, results=tmp_path)
     (shared,) = run_record.runs("jobs", tmp_path / "nowhere", tmp_path).values()
     assert shared == an_outcome(10.0) | {
         "jobs": [dict.fromkeys(OF_A_JOB, 1)], "contender": "horizon", "seed": 0, "fingerprint": "jobs", "commit": "aaa",

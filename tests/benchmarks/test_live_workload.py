@@ -10,7 +10,16 @@ import pytest
 from benchmarks.live.contenders import CONTENDERS, best_requests
 from benchmarks.live.live_forecasts import coverage, errors, of_job
 from benchmarks.live.live_run import mean_completion, problems
-from benchmarks.live.live_workload import SHORTER, SIZE, LiveWorkload, full, quick, simulated, unknown_ends
+from benchmarks.live.live_workload import (
+    SHORTER,
+    SIZE,
+    LiveWorkload,
+    every_end_unknown,
+    full,
+    quick,
+    simulated,
+    unknown_ends,
+)
 from elastic_core.domain import WorkForecast
 from elastic_core.policy import registry
 from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast
@@ -50,6 +59,17 @@ def test_every_fourth_job_stops_at_a_loss_and_tells_nobody_how_much_work_that_is
     assert {name for name, declared in sim.items() if not declared} == stopping
     most = {job.job_id: job.most_samples for job in simulated(loaded, 5.0, {}).jobs if job.most_samples is not None}
     assert most == {job.name: job.spec(0).work.samples for job in loaded.jobs if job.name in stopping}
+
+
+def test_the_second_workload_is_of_the_same_jobs_and_tells_of_none_how_much_work_it_is() -> None:
+    loaded = every_end_unknown()
+    assert [replace(job, target_loss=None) for job in loaded.jobs] == [
+        replace(job, target_loss=None) for job in full().jobs
+    ]
+    assert all(job.target_loss is not None for job in loaded.jobs)
+    known = {job.name: job.target_loss for job in unknown_ends(full().jobs)}
+    assert {job.name: job.target_loss for job in unknown_ends(loaded.jobs)} == known
+    assert not any(job.declared for job in simulated(loaded, 5.0, {}).jobs)
 
 
 def test_a_seed_changes_the_training_and_nothing_that_a_policy_sees() -> None:

@@ -19,11 +19,13 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import EXIT, AccessBrokerProcess, AgentProcess, SpawnPlan
 from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.workers.worker_group import LEASE_MARGIN, Group
 from elastic_core.state.job_code import pinned_code
 from elastic_core.state.store_access import access_brokers
+from tests.disks import full_disk
 from tests.launch.builders import (
     AGENT_TOKEN,
     SCRIPT,
@@ -213,6 +215,17 @@ def test_a_stop_lets_the_workers_reach_a_boundary(home: Path) -> None:
     launcher.stop(7, grace_seconds=30)
     report = wait_until_dead(launcher).exit
     assert report is not None
+    assert (report.kind, report.exit_codes) == ("boundary", (0, 0))
+
+
+def test_a_stop_reaches_the_workers_though_the_disk_is_full(home: Path) -> None:
+    launcher = scripted(home, "boundary")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    SteadyClock(home)()  # which a host reads, and writes down, long before its disk is full
+    with full_disk():
+        launcher.stop(7, grace_seconds=20)
+    report = wait_until_dead(launcher).exit
     assert (report.kind, report.exit_codes) == ("boundary", (0, 0))
 
 

@@ -14,19 +14,23 @@ from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.job_page import JobPageShown, job_page
 from elastic_airflow.page.kept_answers import KeptAnswers
 from elastic_airflow.page.overview import MAX_ENDED_JOBS, Overview, overview
+from elastic_airflow.page.past import TimelineShown, timeline_shown
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import answers
 from elastic_core.domain import JobState, to_json
+from elastic_core.errors import UserError
 from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.cluster.cluster_timeline import NodeEvent
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.rest.answers import JobLog
+from elastic_core.protocol.rest.job_details import Part
 from elastic_core.settings import Settings
 
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
 EVENTS_SECONDS = 10.0  # what happened to nodes: read so often
 MOST_MINUTES = 24 * 60
+MOST_HOLDS = 2000  # leases that a timeline of the past shows
 MOST_ACTIONS = 1000  # that are read for all jobs shown
 LOG_BYTES = 64 * 2**10  # of the end of a log, with which looking at it begins
 UNRECONCILED_SECONDS = 300.0  # after which it is said that nobody reconciles, which is done every minute
@@ -116,6 +120,18 @@ def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=MOST_MINUTES)) -> Overview:
         return kept.read(minutes)
+
+    @router.get("/timeline")
+    def read_timeline(
+        since: float = Query(allow_inf_nan=False), until: float = Query(allow_inf_nan=False)
+    ) -> TimelineShown:
+        """Of a window that may be over, in Unix seconds."""
+        if not 0 < until - since <= 60.0 * MOST_MINUTES:
+            raise UserError(
+                f"the window is {until - since:.0f} s long; allowed are more than 0 s and at most {60 * MOST_MINUTES} s"
+            )
+        held = control.timeline_page(since, until, Part(limit=MOST_HOLDS))
+        return timeline_shown(control.nodes(), held, control.node_events(since, until))
 
     @router.get("/jobs/{job_id}/page")
     def read_job(job_id: str) -> JobPageShown:

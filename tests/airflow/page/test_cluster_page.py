@@ -94,6 +94,36 @@ def test_the_pools_use_is_told_and_a_lost_node_is_marked_until_it_is_past(
     expect(timeline).not_to_contain_text(lost)
 
 
+def test_what_was_yesterday_is_looked_at_and_then_now_again(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    shown.submit("job-a", a_spec("job-a", slots=(2, 2)), FACTS)
+    life = Life(shown, shown.trainer, "job-a")
+    order = life.start()
+    clock.advance(600)
+    shown.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    life.leave(order, "finished")
+    clock.advance(20 * 60)
+    page.goto(address)
+    holds, earlier = page.locator("#timeline .hold"), page.get_by_title("Earlier")
+    now = page.get_by_role("button", name="Now")
+    expect(page.locator("#timeline")).to_contain_text("In use: 0 of 4")
+    expect(holds).to_have_count(0)
+    expect(now).to_be_disabled()
+    for _ in range(3):
+        earlier.click()
+    expect(page.locator("#window")).to_contain_text(" to ")
+    expect(holds).to_have_count(2)
+    settled(page)
+    expect(holds).to_have_count(2)
+    assert not faults(page)
+    page.get_by_title("Later").click()
+    expect(holds).to_have_count(2)
+    now.click()
+    expect(holds).to_have_count(0)
+    expect(page.locator("#window")).to_be_empty()
+
+
 def test_who_holds_a_slot_and_why_is_found_out_by_keyboard(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:

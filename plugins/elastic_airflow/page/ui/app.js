@@ -6,6 +6,7 @@ import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary, unreconciledBanner } from "./jobs.js";
 import { keepingLogs } from "./log.js";
+import { steerWindow, windowOf } from "./past.js";
 import { drawBanners, keepingFocus } from "./redrawing.js";
 import { asked, followTheme, problem } from "./shell.js";
 import { drawTimeline } from "./timeline.js";
@@ -50,7 +51,9 @@ function drawData() {
   byAge.forEach((job) => colour(job.job_id));
   const cards = cardsOf(data.jobs);
   $("summary").replaceChildren(...summary(data));
-  drawTimeline($("timeline"), data, colour, tip);
+  const { data: seen, said } = windowOf(data);
+  $("window").textContent = said;
+  drawTimeline($("timeline"), seen, colour, tip);
   if (!$("chosen").dataset.open) drawChosen($("chosen"), cards.active, refresh);
   $("ended-section").hidden = !cards.ended.length;
   keepingLogs(() => {
@@ -89,6 +92,7 @@ document.addEventListener("focusin", ({ target }) => {
 document.addEventListener("focusout", ({ target }) => tips.has(target) && hideTip());
 followTheme();
 $("minutes").addEventListener("change", refresh);
+steerWindow(() => data?.now ?? Date.now() / 1000, () => data && draw());
 window.addEventListener("resize", () => data && draw());
 document.addEventListener("redraw", draw);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());

@@ -11,7 +11,7 @@ const MARKS = { "set aside": "M-5,-4H5L0,5Z", "taken back": "M-5,4H5L0,-5Z", los
 
 // Head (use of the pool, axis) and rows are drawn apart, so that many rows scroll below it and keep their place.
 export function drawTimeline(root, overview, colour, tip) {
-  const data = { ...overview, since: shownSince(overview) };
+  const data = { ...overview, since: overview.past ? overview.since : shownSince(overview) };
   const rows = layout(data.nodes);
   if (!rows.list.length && !rows.folds) {
     root.replaceChildren(el("p", { class: "empty" }, "The cluster has no slots yet: `elastic up` tells the ledger of this machine's."));
@@ -38,7 +38,7 @@ export function drawTimeline(root, overview, colour, tip) {
   for (const chain of chains(data.holds)) chart.append(...labelOf(chain, data, rows, x));
   for (const event of data.events) chart.append(...mark(event, data, rows, x, tip));
   const now = x(data.now);
-  chart.append(svg("line", { class: "now", x1: now, x2: now, y1: 0, y2: rows.height }));
+  if (!data.past) chart.append(svg("line", { class: "now", x1: now, x2: now, y1: 0, y2: rows.height }));
   body.replaceChildren(chart);
   if (focused) [...body.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focused)?.focus({ preventScroll: true });
 }
