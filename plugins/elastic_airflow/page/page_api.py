@@ -14,7 +14,7 @@ from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.job_page import JobPageShown, job_page
 from elastic_airflow.page.kept_answers import KeptAnswers
 from elastic_airflow.page.overview import MAX_ENDED_JOBS, Overview, overview
-from elastic_airflow.page.past import TimelineShown, timeline_shown
+from elastic_airflow.page.past_window import TimelineShown, timeline_shown
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import answers
 from elastic_core.domain import JobState, to_json
