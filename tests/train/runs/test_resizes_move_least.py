@@ -104,7 +104,9 @@ STAYING = [
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("before", "slots", "after"), sample(STAYING, *STAYING[:3], STAYING[5]), ids=str)
 def test_what_a_rank_holds_just_as_it_needs_it_stays_where_it_is(new_job, before, slots, after) -> None:
-    renewed, kept = (new_job(name, **{**BYTES, "entry": "Located"}) for name in ("renewed", "kept"))
+    options = {**BYTES, "entry": "Located"}
+    options["spec"] = {**options.get("spec", {}), "batch": {"min": BATCH, "max": BATCH}}  # no step is cut: a line each
+    renewed, kept = (new_job(name, **options) for name in ("renewed", "kept"))
     codes = renewed.run(before.world_size, BATCH, layout=before, segment_steps=2)
     codes += renewed.run(after.world_size, BATCH, layout=after)
     codes += run_in_place(kept, before, slots, after)
