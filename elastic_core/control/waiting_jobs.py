@@ -21,7 +21,7 @@ from elastic_core.control.ledger.views import limits_in_force, spec_in_force
 from elastic_core.domain import JobState, Limits, Preemptor, SegmentState, from_json
 from elastic_core.policy.base.queue import in_order
 from elastic_core.predict.work.estimated_starts import SlotsFreed, WaitingJob, estimated_starts
-from elastic_core.protocol.forecasts import Assumption, Forecast
+from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import JobStatus
 from elastic_core.protocol.waiting.queued import MOST_NAMED, HeldBy, InQueue, words_of_need
 
@@ -124,7 +124,7 @@ class _SlotsHeld:
 
 def _places(tx: Tx) -> dict[str, InQueue]:
     queue, slots, planned = in_order(_waiting(tx)), _SlotsHeld(tx), _planned(tx)
-    limited = {one.name for one in queues(tx) if one.max_slots is not None or one.max_slots_per_user is not None}
+    limited = {one.name for one in queues(tx) if one.is_limited}
     unknown = {job.job_id: _no_estimate(job, slots, limited) for job in queue}
     starts = _starts(tx, [job for job in queue if not unknown[job.job_id]], slots, planned)
     found = {}
@@ -197,9 +197,9 @@ def _starts(tx: Tx, queue: Sequence[_Queued], slots: _SlotsHeld, planned: Mappin
 
 def _end(forecast: Forecast | None, now: float) -> float | None:
     """The median, or the high end once that has passed; None once both have, or where neither is known."""
-    if forecast is None or forecast.finish_at is None or forecast.assumes is not Assumption.KEEPS_SLOTS:
+    if forecast is None or forecast.finish_on_slots is None:
         return None
-    return next((at for at in forecast.finish_at[1:] if at > now), None)
+    return next((at for at in forecast.finish_on_slots[1:] if at > now), None)
 
 
 def _seconds(job: _Queued, forecasts: Mapping[str, Forecast], known: Mapping[str, BestKnown]) -> float | None:

@@ -63,6 +63,11 @@ class Queue:
     max_slots: int | None = None
     max_slots_per_user: int | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Its jobs may wait though slots are free."""
+        return self.max_slots is not None or self.max_slots_per_user is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

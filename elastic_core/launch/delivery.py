@@ -42,25 +42,26 @@ def deliver_to(
     control_url: str, report: ExitReport, token: str, patience: float, wanted: Callable[[], bool] = lambda: True
 ) -> bool:
     """The same to a control API, as long as the report is `wanted`."""
-    deadline, pause = time.monotonic() + patience, FIRST_PAUSE
-    while wanted():
-        try:
-            HttpTrainer(control_url, token, patience_seconds=0).exited(report)
-        except InfrastructureError as error:
-            log.warning(f"could not report {report.kind}, will try again: {error}")
-        except ElasticError as error:
-            log.error(f"the ledger refused the report {report.kind}: {error}")
-            return False
-        else:
-            log.info(f"reported {report.kind} {report.error}".rstrip())
-            return True
-        asked_to_end = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), pause * random.uniform(0.5, 1))
+    deadline, said = time.monotonic() + patience, f"{report.kind} {report.error}".rstrip()
+
+    def pause(seconds: float) -> bool:
+        asked_to_end = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), seconds)
         if asked_to_end or time.monotonic() > deadline:
             log.warning("giving up the report: reconciliation will find exit.json")
             return False
-        pause = min(LONGEST_PAUSE, 2 * pause)
-    log.warning("the run dir has vanished, or the group was forgotten: no report")
-    return False
+        return True
+
+    def is_wanted() -> bool:
+        if not wanted():
+            log.warning("the run dir has vanished, or the group was forgotten: no report")
+            return False
+        return True
+
+    try:
+        return _until_heard(lambda trainer: trainer.exited(report), control_url, token, said, is_wanted, pause)
+    except ElasticError as error:
+        log.error(f"the ledger refused the report {report.kind}: {error}")
+        return False
 
 
 def tell_left(
@@ -68,19 +69,36 @@ def tell_left(
 ) -> bool:
     """Nothing of the group is left on these slots, which the order of this epoch does not name: until the ledger has
     heard, as long as that is `wanted`. Whether it has taken it: it refuses what is of an epoch that is over."""
-    named, pause = ", ".join(map(str, slots)), FIRST_PAUSE
     gone = [Slot(slot.node, slot.index, slot.type) for slot in slots]
+    said = f"that nothing is left on {', '.join(map(str, slots))}"
+
+    def pause(seconds: float) -> bool:
+        time.sleep(seconds)
+        return True
+
+    try:
+        return _until_heard(lambda trainer: trainer.release_slots(gone, epoch), control_url, token, said, wanted, pause)
+    except ElasticError as error:
+        log.warning(f"the ledger does not take it {said}: {error}")
+        return False
+
+
+def _until_heard(
+    call: Callable[[HttpTrainer], None], control_url: str, token: str, said: str, wanted: Callable[[], bool],
+    pause: Callable[[float], bool],
+) -> bool:  # fmt: skip
+    """Whether the ledger has heard. `pause`: waits so many seconds; False: give up. Raises `ElasticError` where the
+    ledger refuses."""
+    seconds = FIRST_PAUSE
     while wanted():
         try:
-            HttpTrainer(control_url, token, patience_seconds=0).release_slots(gone, epoch)
+            call(HttpTrainer(control_url, token, patience_seconds=0))
         except InfrastructureError as error:
-            log.warning(f"could not give back {named}, will try again: {error}")
-        except ElasticError as error:
-            log.warning(f"the ledger does not take {named} back: {error}")
-            return False
+            log.warning(f"could not report {said}, will try again: {error}")
         else:
-            log.info(f"gave back {named}")
+            log.info(f"reported {said}")
             return True
-        time.sleep(pause * random.uniform(0.5, 1))
-        pause = min(LONGEST_PAUSE, 2 * pause)
+        if not pause(seconds * random.uniform(0.5, 1)):
+            return False
+        seconds = min(LONGEST_PAUSE, 2 * seconds)
     return False

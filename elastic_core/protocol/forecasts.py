@@ -86,10 +86,14 @@ class Forecast:
     work_decided: bool = False  # whether it was decided by `work_left`; else that is declared, or the raw forecast
 
     @property
+    def finish_on_slots(self) -> Quantiles | None:
+        """`finish_at` of a job that was to have slots; None of one that waits."""
+        return self.finish_at if self.assumes is Assumption.KEEPS_SLOTS else None
+
+    @property
     def seconds_on_slots(self) -> float | None:
-        """Median time until the end on the slots that it was to have; None of a job that waits."""
-        on_slots = self.finish_at is not None and self.assumes is Assumption.KEEPS_SLOTS
-        return self.finish_at[1] - self.at if on_slots and self.finish_at is not None else None
+        """Median of the time until then."""
+        return None if self.finish_on_slots is None else self.finish_on_slots[1] - self.at
 
     @property
     def work_basis(self) -> str:

@@ -18,6 +18,7 @@ from elastic_core.domain import JobState, SegmentState
 from elastic_core.predict.work.graded import report
 from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Grade, Quantity
 from elastic_core.protocol.records import AuditRecord, JobStatus
+from elastic_core.protocol.waiting.queued import InQueue
 from tests.builders import FACTS, a_spec
 
 NOW = 1000.0
@@ -95,6 +96,17 @@ def test_an_active_job_shows_both_intervals_and_what_the_time_assumes() -> None:
     ]
     declared = replace(RUNS, work_left=(9900.0,) * 3, work_source=DECLARED, finish_at=None)
     assert list(lines_of(a_status(forecast=declared), NOW)) == [("work left", "9,900 samples, as declared")]
+
+
+def test_a_job_that_waits_shows_when_it_is_done_after_its_turn_and_one_that_was_paused_since_does_not() -> None:
+    waits = replace(RUNS, assumes=Assumption.WAITS_ITS_TURN)
+    in_queue = InQueue(
+        place=1, length=1, needs=1, usable=1, free=0, held_by=(), more_holders=0, preempted_by=(), starts_at=None,
+        unknown="", words="",
+    )  # fmt: skip
+    _, (name, told) = lines_of(replace(a_status(forecast=waits), in_queue=in_queue), NOW)
+    assert (name, told) == ("done in", f"20 min (10 min to 60 min), {Assumption.WAITS_ITS_TURN.words}")
+    assert [name for name, _ in lines_of(a_status(forecast=waits), NOW)] == ["work left"]
 
 
 def test_an_ended_job_shows_how_its_forecasts_turned_out_but_not_what_was_declared() -> None:

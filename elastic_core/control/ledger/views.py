@@ -35,7 +35,7 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.forecasts import Assumption, Forecast, median_left
+from elastic_core.protocol.forecasts import Forecast, median_left
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, Pause, SegmentStatus
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
@@ -352,8 +352,8 @@ def _left_to_read(
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
     """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or passed ones."""
-    if forecast is not None and forecast.finish_at is not None and forecast.assumes is Assumption.KEEPS_SLOTS:
-        seconds = median_left(forecast.finish_at, now)
+    if forecast is not None and forecast.finish_on_slots is not None:
+        seconds = median_left(forecast.finish_on_slots, now)
         if 0 < seconds < inf:
             return seconds
     return seconds if speed and isfinite(seconds := left / speed) else None

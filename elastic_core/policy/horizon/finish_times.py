@@ -31,12 +31,7 @@ def finish_times(problem: Problem, chosen: Ints, queues: Sequence[Queue]) -> dic
     """Seconds until each job is done, by row: (low, median, high), its restart included; absent where none is known."""
     rows = np.flatnonzero(chosen != NOTHING).tolist()
     granted = dict(zip(rows, _on(problem, rows, chosen[rows]), strict=True))
-    return {**granted, **_of_waiting(problem, chosen, granted, _limited(queues))}
-
-
-def _limited(queues: Sequence[Queue]) -> Collection[str]:
-    """Queues whose jobs may wait though slots are free."""
-    return {one.name for one in queues if one.max_slots is not None or one.max_slots_per_user is not None}
+    return {**granted, **_of_waiting(problem, chosen, granted, {one.name for one in queues if one.is_limited})}
 
 
 def _on(problem: Problem, rows: Sequence[int], options: Ints, *, restarts: bool = False) -> list[Quantiles | None]:

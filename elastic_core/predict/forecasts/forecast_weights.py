@@ -43,7 +43,7 @@ class ForecastWeights:
 
     def said(self) -> str:
         """In words, for the log of who learnt them."""
-        known = [f"{_percent(weight)} of {kind} jobs" for kind, weight in asdict(self).items() if weight is not None]
+        known = [f"{100 * weight:.0f} % of {kind} jobs" for kind, weight in asdict(self).items() if weight is not None]
         if not known:
             return "how much they count is not learnt"
         return f"they count {', '.join(known)} beside finished jobs"
@@ -81,7 +81,3 @@ def _best(answers: HeldOut, rows: NDArray[np.bool_]) -> float | None:
         return None
     losses = answers.losses[rows].mean(axis=0)
     return WEIGHTS[int(losses.argmin())] if np.ptp(losses) > _ALIKE else None
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")

@@ -34,7 +34,7 @@ _ALWAYS_BEFORE = (
     16  # steps that all measure it, where it decides about learning rates or progress: nothing is known yet
 )
 # Of the steps after these one in so many is cut in parts where nothing else measures the noise that the batch waits
-# for: it takes up to half as long again, so that this costs a hundredth of the time at most.
+# for: it takes up to half as long again, so that this costs about a hundredth of the time.
 ALONE_EVERY = 64
 _ALONE = (1,)  # workers by which it is cut
 

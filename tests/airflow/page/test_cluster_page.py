@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from elastic_airflow.page.overview import nodes_shown
 from elastic_core.control.plane import LedgerControl
 from elastic_core.protocol.cluster.cluster_timeline import NodeEvent
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import NodeStatus
 from tests.airflow.page.test_accessibility import WATCH, faults
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
@@ -31,9 +32,10 @@ def shown(pool_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerCon
         yield plane
 
 
-def start(shown: LedgerControl, job_id: str, slots: int, **more: object) -> None:
+def start(shown: LedgerControl, job_id: str, slots: int, **more: object) -> tuple[Life, LaunchOrder]:
     shown.submit(job_id, a_spec(job_id, slots=(slots, slots), **more), FACTS)
-    Life(shown, shown.trainer, job_id).start()
+    life = Life(shown, shown.trainer, job_id)
+    return life, life.start()
 
 
 def wait(shown: LedgerControl, job_id: str, slots: int, **more: object) -> None:
@@ -97,9 +99,7 @@ def test_the_pools_use_is_told_and_a_lost_node_is_marked_until_it_is_past(
 def test_what_was_yesterday_is_looked_at_and_then_now_again(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:
-    shown.submit("job-a", a_spec("job-a", slots=(2, 2)), FACTS)
-    life = Life(shown, shown.trainer, "job-a")
-    order = life.start()
+    life, order = start(shown, "job-a", 2)
     clock.advance(600)
     shown.trainer(order.token).commit(a_commit(order, 1000, finished=True))
     life.leave(order, "finished")
@@ -114,6 +114,7 @@ def test_what_was_yesterday_is_looked_at_and_then_now_again(
         earlier.click()
     expect(page.locator("#window")).to_contain_text(" to ")
     expect(holds).to_have_count(2)
+    expect(page.locator("#timeline")).to_contain_text("In use: 2 of 4")
     settled(page)
     expect(holds).to_have_count(2)
     assert not faults(page)
@@ -127,9 +128,7 @@ def test_what_was_yesterday_is_looked_at_and_then_now_again(
 def test_who_holds_a_slot_and_why_is_found_out_by_keyboard(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:
-    shown.submit("job-a", a_spec("job-a", slots=(2, 2)), FACTS)
-    life = Life(shown, shown.trainer, "job-a")
-    order = life.start()
+    life, order = start(shown, "job-a", 2)
     clock.advance(300)
     life.leave(order, "infrastructure", "its node was lost")
     clock.advance(10)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.control.scheduling.predicting.lessons import Lesson, fit_classifier, lessons_of
+from elastic_core.control.scheduling.predicting.lessons import SEED, Lesson, fit_classifier, lessons_of
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun
 from elastic_core.protocol.service import JobRecords
@@ -32,7 +32,6 @@ T = TypeVar("T")
 EVERY_SECONDS = 3600.0
 LEARNT_JOBS = 400  # of unknown end and of declared work each, the latest: tasks change, and so do their users
 FORECAST_KINDS = ("quantile forest", "boosted quantiles", "linear quantiles")
-SEED = 0
 
 
 def claim(settings: Settings, now: float) -> bool:

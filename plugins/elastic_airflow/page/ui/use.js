@@ -67,15 +67,19 @@ export function usePath(steps, most, data, x, bottom, height) {
   return `${path}H${last ? x(data.now) : x(steps.at(-1)?.[0] ?? data.since)}V${bottom}Z`;
 }
 
+function heldAt(holds, at) {
+  return holds.reduce((sum, hold) => sum + (hold.since <= at && (hold.until ?? Infinity) > at ? hold.slots.length : 0), 0);
+}
+
 export function useLine(data, used, x, { gutter, width, top, height, tip }) {
   const all = used.all.map(([at, held]) => [at, held, valueAt(used.slots, at)]);
   const marks = used.slots.map(([at, slots]) => [at, valueAt(used.all, at), slots]);
   const parts = [...all, ...marks].sort((a, b) => a[0] - b[0]).map(([at, held, slots]) => [at, slots ? held / slots : 0]);
-  const held = data.nodes.reduce((sum, node) => sum + node.held, 0), slots = used.slots.at(-1)[1];
-  const now = `${held} of ${slots}`, mean = `${Math.round(100 * meanUse(used, data))} % over time`;
+  const held = data.past ? heldAt(data.holds, data.now) : data.nodes.reduce((sum, node) => sum + node.held, 0);
+  const slots = used.slots.at(-1)[1], now = `${held} of ${slots}`, mean = `${Math.round(100 * meanUse(used, data))} % over time`;
   const ground = svg("rect", { class: "idle", x: gutter, y: top, width, height, rx: 3 });
   const area = svg("path", { class: "use", d: usePath(parts, 1, data, x, top + height, height) });
-  tip(ground, () => [el("strong", {}, "Slots in use"), el("div", {}, `${plural(held, "slot")} of ${slots} now`), el("div", {}, `${mean}, of the slots that were there, set aside or not`)]);
+  tip(ground, () => [el("strong", {}, "Slots in use"), el("div", {}, `${plural(held, "slot")} of ${slots} ${data.past ? "at the end" : "now"}`), el("div", {}, `${mean}, of the slots that were there, set aside or not`)]);
   return [
     ground, area,
     svg("text", { class: "node", x: 2, y: top + 14 }, `In use: ${now}`),
